@@ -100,8 +100,9 @@ class Pipeline:
     def wgmma(self, s: ir.Wgmma, c: Any) -> None:
         g = self.block
         threads = g.threads
-        rows = threads // 2
-        right = self.matrix(s.b, s.n, s.k, c)
+        rows = 64 if s.by_columns else threads // 2
+        columns = s.n * (threads // 2 // rows)
+        right = self.matrix(s.b, columns, s.k, c)
         elements = [_element(threads, i) for i in range(max(s.n, s.k) // 2)]
         if isinstance(s.a, list):
             left = np.zeros((rows, s.k), np.float32)
@@ -118,13 +119,13 @@ class Pipeline:
         }
         result = []
         for register, (row, column) in zip(s.accumulators, elements, strict=False):
-            own = whole[row, column]
+            own = whole[row % rows, column + row // rows * s.n]
             if not s.zero_init:
                 before = pending[register] if register in pending else g.registers[register]
                 own = own + before[:threads]
             result.append(own.astype(np.float32))
         operands = [s.b] if isinstance(s.a, list) else [s.a, s.b]
-        sizes = [s.n] if isinstance(s.a, list) else [rows, s.n]
+        sizes = [columns] if isinstance(s.a, list) else [rows, columns]
         now = [(o, n, s.k, self.matrix(o, n, s.k, c)) for o, n in zip(operands, sizes, strict=True)]
         self.in_flight.append((s.accumulators, result, now, c))
         assert len(s.accumulators) == s.n // 2

@@ -248,7 +248,8 @@ class _Printer:
             case tc.Wgmma():
                 accumulators = self.registers(s.accumulators)
                 a, b = (self.operand(o, depth) for o in (s.a, s.b))
-                return f"wgmma {s.n} {s.k}{' zero' if s.zero_init else ''} {a} {b}: {accumulators}"
+                how = f"{' zero' if s.zero_init else ''}{' columns' if s.by_columns else ''}"
+                return f"wgmma {s.n} {s.k}{how} {a} {b}: {accumulators}"
             case tc.MmaSync():
                 words = ", ".join(args)
                 return f"mma_sync {s.dtype.name} {words}: {self.registers(s.accumulators)}"

@@ -68,6 +68,7 @@ class Wgmma(Stmt):
 
     An A operand in registers has the accumulator layout (`accumulator_element`): float32 is rounded
     to the dtype of B, int32 are `PackFragments`. With `zero_init` the accumulators are overwritten.
+    Warpgroups have 64 rows of A each, or `by_columns` the same rows, and n columns of B each.
     """
 
     accumulators: list[Register]  # per lane, float32
@@ -76,6 +77,7 @@ class Wgmma(Stmt):
     n: int
     k: int
     zero_init: bool = False
+    by_columns: bool = False
 
 
 @dataclass(eq=False, slots=True)

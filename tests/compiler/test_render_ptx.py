@@ -325,7 +325,7 @@ def test_half_precision_attention_uses_wgmma(machine, size):
     nm.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
     nm.eval([x.grad for x in (q, k, v)])
     texts = [text for kernel, text in machine.made if kernel.name.startswith("attention_wgmma")]
-    assert len(texts) == (4 if size > 128 else 3)
+    assert len(texts) == (4 if size > 128 else 2 if size > 64 else 3)
     for text in texts:
         # ptxas serialises wgmmas of a function that calls others, as code for linking does
         assert not re.search(r"\b(div\.rn|sqrt\.rn|(div|rem)\.[su]64)", text)

@@ -45,6 +45,8 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     if kernel.resident_blocks:
         return kernel.resident_blocks
     inner = list(statements(kernel.body))
+    if any(isinstance(s, ir.WarpRoles) for s in inner):
+        return 1  # roles have all registers
     if any(isinstance(s, ir.SpinWait) for s in inner):
         multisplit = any(isinstance(s, ir.WarpMultisplit) for s in inner)
         return TUNING.multisplit_lookback_ctas if multisplit else TUNING.lookback_ctas
@@ -55,8 +57,8 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
         return ctas if ctas > 1 else 0
     if 0 < analysis.mainloop_registers(kernel) <= TUNING.two_cta_accumulators:
         return 2
-    if kernel.persistent or any(isinstance(s, ir.WarpRoles) for s in inner):
-        return 1  # required by setmaxnreg; of roles, all registers
+    if kernel.persistent:
+        return 1  # required by setmaxnreg
     accumulators = analysis.wgmma_accumulators(kernel)
     if any(isinstance(s, ir.Wgmma) and isinstance(s.a, list) for s in inner):
         ctas = _SM_REGISTERS // (threads * (len(accumulators) + TUNING.overhead_registers))

@@ -49,16 +49,28 @@ def with_accumulators(
 # -- asynchronous wgmma of 16-bit tiles -----------------------------------------------------------
 
 
-def _operand_descriptor(r: KernelContext, operand: ir.MmaOperand, k: int, *, is_a: bool) -> str:
+def _operand_descriptor(
+    r: KernelContext, operand: ir.MmaOperand, k: int, warpgroup_bytes: int
+) -> str:
     t = r.t
     offset = r.x.uniform(operand.offset, "a tile's offset")
     ty = memory_type(operand.buffer.dtype)
     p = t.new(f"getelementptr {ty}, {SHARED} {r.x.buffers[operand.buffer]}, i64 {offset}")
     address = t.new(f"ptrtoint {SHARED} {p} to i64")
-    if is_a:  # the 64 rows of this thread's warpgroup
-        rows = 64 * ir.SWIZZLE_BYTES if operand.k_major else ir.SWIZZLE_BYTES * k
-        address = t.new(f"add i64 {address}, {t.new(f'mul i64 {r.warpgroup}, {rows}')}")
+    if warpgroup_bytes:  # from a warpgroup's part to the next
+        before = t.new(f"mul i64 {r.warpgroup}, {warpgroup_bytes}")
+        address = t.new(f"add i64 {address}, {before}")
     return descriptor(t, address, operand.k_major, k)
+
+
+def _warpgroup_bytes(s: ir.Wgmma, operand: ir.MmaOperand) -> int:
+    """Between the rows of A, or the columns of B, that two warpgroups have."""
+    if s.by_columns is (operand is s.a):
+        return 0
+    mn = s.n if s.by_columns else _BLOCK
+    if operand.k_major:
+        return mn * ir.SWIZZLE_BYTES
+    return mn // _BLOCK * ir.SWIZZLE_BYTES * s.k if mn >= _BLOCK else 2 * mn
 
 
 def _k_offset(operand: ir.MmaOperand, k: int) -> int:
@@ -72,7 +84,7 @@ def mma_async(r: KernelContext, s: ir.Wgmma) -> None:
     t = r.t
     kind = "bf16" if s.b.buffer.dtype is dt.bfloat16 else "f16"
     tiles = [o for o in (s.a, s.b) if isinstance(o, ir.MmaOperand)]
-    bases = [_operand_descriptor(r, o, s.k, is_a=o is s.a) for o in tiles]
+    bases = [_operand_descriptor(r, o, s.k, _warpgroup_bytes(s, o)) for o in tiles]
     transposed = ", ".join(str(int(not o.k_major)) for o in tiles)
     count = len(s.accumulators)
     names = ",".join(f"${i}" for i in range(count))

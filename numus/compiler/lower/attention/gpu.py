@@ -12,6 +12,7 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Layouts
 from numus.compiler.lower.attention import gpu_operands
 from numus.compiler.lower.attention.cpu import CpuBackward, CpuForward
+from numus.compiler.lower.attention.fused_backward import FusedBackward
 from numus.compiler.lower.attention.problem import AttentionKernel, AttentionProblem, Reader
 from numus.compiler.lower.attention.split import SplitKeys
 from numus.compiler.lower.emitter import Emitter, Kernels
@@ -155,7 +156,10 @@ def lower_attention(group: FusionGroup, layouts: Layouts, target: Target) -> Ker
 
 
 def _lower_backward(problem: AttentionProblem) -> Kernels:
-    """A kernel for dq and one for dk and dv, or one for each where a thread cannot hold both."""
+    """All gradients by one pass; or a kernel for dq and one for dk and dv, or one for each where a
+    thread cannot hold both."""
+    if FusedBackward().supports(problem, problem.target):
+        return FusedBackward().lower(problem)
     parts = [problem.only("q"), problem.only("k", "v")]
     kernels: Kernels = []
     while parts:

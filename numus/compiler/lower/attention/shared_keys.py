@@ -49,10 +49,10 @@ def _evaluate(e: Expr, n: Expr, numbers: np.ndarray) -> np.ndarray | None:
         return numbers
     if e.op == "const":
         return np.asarray(e.attr)
-    parts = [_evaluate(x, n, numbers) for x in e.args]
-    if e.op not in _ARITHMETIC or any(x is None for x in parts):
+    if e.op not in _ARITHMETIC:
         return None
-    return np.asarray(_ARITHMETIC[e.op](*parts))
+    a, b = (_evaluate(x, n, numbers) for x in e.args)
+    return None if a is None or b is None else np.asarray(_ARITHMETIC[e.op](a, b))
 
 
 def as_rows(o: FwdOperands, heads: int, queries: int) -> FwdOperands:
