@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,7 @@ from numus import ir
 from numus.codegen.nvptx import renderer
 from numus.codegen.nvptx.assembler import Assembler
 from numus.functions._base import wrap
+from numus.kernels.matmul.gpu import sparse_wgmma
 from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
 from numus.runtime import devices
 
@@ -120,8 +122,49 @@ def test_blocks_of_a_cluster_share_tiles(columns):
         (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_sp"]
         assert ".reqnctapercluster 2" in text
         assert "multicast::cluster" in text
-        assert text.count("mapa.shared::cluster") == 2  # of both blocks
+        # of both blocks: after each k tile of a group of four, and of what is left of one
+        assert text.count("mapa.shared::cluster") == 2 * (4 + 3)
         assert text.count("barrier.cluster.wait") == 2
+
+
+def test_positions_come_from_both_pairs_of_threads():
+    """wgmmas of two k tiles take those of threads 0 and 1 of every four, of the next two those of
+    threads 2 and 3; all of a group are complete before the next one's positions are selected."""
+    runtime = nm.device("ptx").runtime
+    w, x = (nm.zeros((512, 512), dtype=nm.bfloat16, device="ptx") for _ in range(2))
+    packed = nm.sparse.to_semi_structured(w)
+    nm.eval(packed.values, packed.metadata, x)
+    runtime.made.clear()
+    nm.eval(packed @ x)
+    (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_sp"]
+    pairs = re.findall(r"wgmma\.mma_async\.sp\S* \{[^}]*\}, \S+ \S+ %r\d+, (\d),", text)
+    assert pairs == [*"00001111", *"000011"]  # two of each k tile: of a group, and of a part
+    waits = "".join(re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", text))
+    assert "1110" in waits
+    assert waits.count("0") == 1 + 3 + 1  # of a group, of parts of one, and of dense tiles
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "columns"), [(4096, 4096, 256), (2048, 2048, 256), (4096, 256, 128)]
+)
+def test_tiles_of_sparse_products_fill_whole_waves(m, n, columns):
+    target = replace(nm.device("ptx").runtime.target, num_cores=132)
+    tile = sparse_wgmma.choose_tile(target, 1, m, n, 4096)
+    assert tile.n == columns
+    assert tile.stages == {256: 5, 128: 8}[columns]
+
+
+def test_scales_are_loaded_a_k_tile_ahead():
+    """Between the MMAs of a k tile and the wait for them, those of the next are on their way."""
+    runtime = nm.device("ptx").runtime
+    runtime.made.clear()
+    codes = nm.asarray(np.zeros((4096, 640), ml_dtypes.float8_e4m3fn), device="ptx")
+    scales, blocks = (nm.asarray(np.zeros((n, 5), "float32"), device="ptx") for n in (4096, 32))
+    nm.eval(wrap(scaled_matmul((codes._node, scales._node, codes._node, blocks._node), dt.float32)))
+    (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_gemm"]
+    _, _, after = text.partition("wgmma.commit_group")
+    meanwhile, _, _ = after.partition("wgmma.wait_group")
+    assert meanwhile.count("ld.global") == 3  # of two rows, and of a block of columns
 
 
 @pytest.mark.parametrize("kind", ["float8", "int8"])

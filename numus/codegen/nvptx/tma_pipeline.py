@@ -19,7 +19,7 @@ from numus.codegen.llvm.builder import Value, register_type
 from numus.codegen.nvptx import analysis, cluster, mbarrier, thread_loops
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.pipeline_stages import CONSUMER_THREADS, PersistentStages, Role, Stages
-from numus.codegen.nvptx.tensor_core.sparse_wgmma import MetadataLoader, sparse_k_tile_mma
+from numus.codegen.nvptx.tensor_core.sparse_wgmma import GROUP, MetadataLoader, sparse_k_tile_mma
 from numus.codegen.nvptx.tensor_core.wgmma import (
     Tile,
     descriptor,
@@ -155,82 +155,155 @@ def _init_barriers(r: KernelContext, stages: Stages, blocks: int = 1) -> None:
     )
 
 
-def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str) -> None:
-    t = r.t
-    leader = t.new(f"icmp eq i64 {t.new(f'and i64 {r.thread}, 127')}, 0")
+class _Consumer:
+    """A warpgroup's side of the stages: tiles that have arrived, and those to be filled again."""
 
-    def release(stage: str, condition: str) -> None:
-        mbarrier.arrive(r, stages.address(stages.empty, 8, stage), condition, sharing(s))
+    def __init__(self, r: KernelContext, s: ir.WgmmaMainloop, stages: Stages) -> None:
+        t = r.t
+        self.r, self.s, self.stages = r, s, stages
+        self.leader = t.new(f"icmp eq i64 {t.new(f'and i64 {r.thread}, 127')}, 0")
+        size = s.b.buffer.dtype.itemsize
+        tile = (s.a.tile_mn, s.b.tile_mn, s.b.k_major, size, s.a.row_bytes)
+        self.columns, strides = warpgroup_tile(*tile)
+        self.bases = tuple(
+            t.new(f"add i32 {base}, {t.new(f'mul i32 {r.uniform_warpgroup}, {stride}')}")
+            if stride
+            else base
+            for base, stride in zip((stages.a, stages.b), strides, strict=True)
+        )
 
-    operands = (s.a, s.b)
-    size = s.b.buffer.dtype.itemsize
-    tile = (s.a.tile_mn, s.b.tile_mn, s.b.k_major, size, s.a.row_bytes)
-    columns, strides = warpgroup_tile(*tile)
-    bases = tuple(
-        t.new(f"add i32 {base}, {t.new(f'mul i32 {r.uniform_warpgroup}, {stride}')}")
-        if stride
-        else base
-        for base, stride in zip((stages.a, stages.b), strides, strict=True)
-    )
-    tile_bytes = (stages.a_bytes, stages.b_bytes)
-    promotes = analysis.promotes(s)
-    metadata = None if s.metadata is None else MetadataLoader(r, s, k_tiles)
-    overlaps = not promotes and metadata is None  # wgmma of one k tile and of the next
-
-    def k_tile(q: str) -> None:
-        number = t.new(f"trunc i64 {q} to i32")
+    def tiles(self, number: str) -> tuple[Tile, Tile]:
+        """Those of a k tile (i32), which have arrived."""
+        t, stages = self.r.t, self.stages
         stage, parity = stages.at(number)
-        words = [] if metadata is None else metadata.words(q)
-        mbarrier.wait(r, stages.address(stages.full, 8, stage), parity)
-        tiles = []
-        for base, nbytes, o in zip(bases, tile_bytes, operands, strict=True):
+        mbarrier.wait(self.r, stages.address(stages.full, 8, stage), parity)
+        found = []
+        tile_bytes = (stages.a_bytes, stages.b_bytes)
+        for base, nbytes, o in zip(self.bases, tile_bytes, (self.s.a, self.s.b), strict=True):
             address, dtype = stages.address(base, nbytes, stage), o.buffer.dtype
             tile_k = ir.SWIZZLE_BYTES // dtype.itemsize
-            found = descriptor(t, address, o.k_major, tile_k, "i32", o.row_bytes)
-            tiles.append((found, o.k_major, dtype))
-        pair = (tiles[0], tiles[1])
-        if promotes:
-            _promote(r, s, pair, columns, q)
-            release(stage, leader)
-            stages.advance()
-            return
-        later = t.new(f"zext i1 {t.new(f'icmp ne i64 {q}, 0')} to i64") if s.zero_init else None
-        count = len(s.accumulators)
-        if words:
-            text, inputs = sparse_k_tile_mma(r, pair, columns, count, words, later)
-        else:
-            text, inputs = k_tile_mma(t, pair, columns, count, later)
-        with_accumulators(r, s.accumulators, text, inputs)
-        if not overlaps:  # a wgmma reads the positions as it begins: their registers are taken
-            with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 0;", [])
-            release(stage, leader)
-            stages.advance()
-            return
-        # the previous wgmma is complete: its stage may be refilled
-        with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 1;", [])
-        index = f"i32 {number}" if r.role is None else f"i64 {q}"
-        releases = t.new(f"and i1 {leader}, {t.new(f'icmp ne {index}, 0')}")
-        release(stages.previous(number), releases)
-        stages.advance()
+            matrix = descriptor(t, address, o.k_major, tile_k, "i32", o.row_bytes)
+            found.append((matrix, o.k_major, dtype))
+        return found[0], found[1]
 
-    r.loop("0", k_tiles, "1", k_tile)
-    if r.role is None or overlaps:
-        with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 0;", [])
-    if r.role is not None and overlaps:
-        releases = t.new(f"and i1 {leader}, {t.new(f'icmp sgt i64 {k_tiles}, 0')}")
-        release(stages.previous(""), releases)
+    def release(self, stage: str, condition: str = "true") -> None:
+        """Tell the producer that a stage may be filled again."""
+        leads = self.leader
+        if condition != "true":
+            leads = self.r.t.new(f"and i1 {leads}, {condition}")
+        address = self.stages.address(self.stages.empty, 8, stage)
+        mbarrier.arrive(self.r, address, leads, sharing(self.s))
+
+    def wait(self, pending: int) -> None:
+        """Wait for the wgmmas of all but the last k tiles."""
+        text = f"wgmma.wait_group.sync.aligned {pending};"
+        with_accumulators(self.r, self.s.accumulators, text, [])
+
+
+def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str) -> None:
+    consumer = _Consumer(r, s, stages)
+    if s.metadata is not None:
+        _consume_sparse(r, s, consumer, k_tiles)
+    elif analysis.promotes(s):
+        _consume_promoted(r, s, consumer, k_tiles)
+    else:
+        _consume_dense(r, s, consumer, k_tiles)
     r.x.invalidate(s.accumulators)
 
 
+def _consume_dense(
+    r: KernelContext, s: ir.WgmmaMainloop, consumer: _Consumer, k_tiles: str
+) -> None:
+    """wgmmas of one k tile and of the next overlap."""
+    t, stages = r.t, consumer.stages
+
+    def k_tile(q: str) -> None:
+        number = t.new(f"trunc i64 {q} to i32")
+        pair = consumer.tiles(number)
+        later = t.new(f"zext i1 {t.new(f'icmp ne i64 {q}, 0')} to i64") if s.zero_init else None
+        text, inputs = k_tile_mma(t, pair, consumer.columns, len(s.accumulators), later)
+        with_accumulators(r, s.accumulators, text, inputs)
+        consumer.wait(1)  # the previous wgmma is complete: its stage may be refilled
+        index = f"i32 {number}" if r.role is None else f"i64 {q}"
+        later = t.new(f"icmp ne {index}, 0")
+        consumer.release(stages.previous(number), later)
+        stages.advance()
+
+    r.loop("0", k_tiles, "1", k_tile)
+    consumer.wait(0)
+    if r.role is not None:
+        consumer.release(stages.previous(""), t.new(f"icmp sgt i64 {k_tiles}, 0"))
+
+
+def _consume_sparse(
+    r: KernelContext, s: ir.WgmmaMainloop, consumer: _Consumer, k_tiles: str
+) -> None:
+    """Of a group of k tiles, wgmmas of one and of the next overlap. Those of a group are complete
+    before the positions of the next are selected: a wgmma reads them as it begins."""
+    t, stages, count = r.t, consumer.stages, len(s.accumulators)
+    metadata = MetadataLoader(r, s, k_tiles)
+
+    def multiply(group: str, place: int, words: list[str], *, overlaps: bool) -> None:
+        number = t.new(f"trunc i64 {t.new(f'add i64 {group}, {place}')} to i32")
+        pair, later = consumer.tiles(number), None
+        if place == 0 and s.zero_init:
+            later = t.new(f"zext i1 {t.new(f'icmp ne i64 {group}, 0')} to i64")
+        text, inputs = sparse_k_tile_mma(r, pair, consumer.columns, count, words, place, later)
+        with_accumulators(r, s.accumulators, text, inputs)
+        consumer.wait(1 if overlaps and place < GROUP - 1 else 0)
+        if overlaps and place > 0:
+            consumer.release(stages.previous(number))
+        if not overlaps or place == GROUP - 1:
+            consumer.release(stages.at(number)[0])
+        stages.advance()
+
+    def group(q: str) -> None:
+        words = metadata.take(q)
+        for place in range(GROUP):
+            multiply(q, place, words, overlaps=True)
+
+    whole = t.new(f"and i64 {k_tiles}, {-GROUP}")
+    r.loop("0", whole, str(GROUP), group)
+    left = t.new(f"sub i64 {k_tiles}, {whole}")
+    with t.conditional(t.new(f"icmp sgt i64 {left}, 0"), "part"):
+        words = metadata.take(whole)
+        for place in range(GROUP - 1):
+            with t.conditional(t.new(f"icmp sgt i64 {left}, {place}"), "one"):
+                multiply(whole, place, words, overlaps=False)
+    if r.role is None:
+        consumer.wait(0)
+
+
+def _consume_promoted(
+    r: KernelContext, s: ir.WgmmaMainloop, consumer: _Consumer, k_tiles: str
+) -> None:
+    """wgmmas of one k tile and additions of another warpgroup's overlap."""
+    scales = None if s.scales is None else _ScaleLoader(r, s.scales, k_tiles)
+
+    def k_tile(q: str) -> None:
+        number = r.t.new(f"trunc i64 {q} to i32")
+        _promote(r, s, consumer.tiles(number), consumer.columns, q, scales)
+        consumer.release(consumer.stages.at(number)[0])
+        consumer.stages.advance()
+
+    r.loop("0", k_tiles, "1", k_tile)
+    if r.role is None:
+        consumer.wait(0)
+
+
 def _promote(
-    r: KernelContext, s: ir.WgmmaMainloop, pair: tuple[Tile, Tile], columns: int, q: str
+    r: KernelContext,
+    s: ir.WgmmaMainloop,
+    pair: tuple[Tile, Tile],
+    columns: int,
+    q: str,
+    scales: _ScaleLoader | None,
 ) -> None:
     """FP8: each k tile is accumulated apart and added in float32, since the tensor cores keep fewer
-    bits; scales are loaded while it is multiplied (as DeepGEMM does). Warpgroups of a persistent
+    bits; the next one's scales are loaded while it is multiplied. Warpgroups of a persistent
     kernel issue their MMAs in turns, so that one multiplies while the other adds."""
     t, x = r.t, r.x
     count = len(s.accumulators)
-    scales = None if s.scales is None else _scales(r, s.scales, q)
     text, operands = k_tile_mma(t, pair, columns, count, accumulate="")
     if r.role is not None:
         number, groups = count + len(operands), 2 * ir.WARPGROUP
@@ -243,30 +316,51 @@ def _promote(
         # barriers by name: those in registers would take all that there are
         turn = f"{{ .reg .pred first; setp.eq.u32 first, ${number}, 0; {own} }}"
         text = f"{turn} {text} {{ .reg .pred first; setp.eq.u32 first, ${number}, 0; {other} }}"
-    text += " wgmma.wait_group.sync.aligned 0;"
     ty = register_type(s.accumulators[0].dtype)
     constraints = [*["=&f"] * count, *(c for c, _ in operands), "~{memory}"]
-    results = r.asm_results(ty, count, text, constraints, [value for _, value in operands])
+    parts = list(r.asm_results(ty, count, text, constraints, [value for _, value in operands]))
+    factors = [] if scales is None else scales.take(q)
+    constraints = [*["=f"] * count, *map(str, range(count)), "~{memory}"]
+    wait = "wgmma.wait_group.sync.aligned 0;"
+    results = r.asm_results(ty, count, wait, constraints, [f"{ty} {part}" for part in parts])
     for i, (register, part) in enumerate(zip(s.accumulators, results, strict=True)):
         (slot,) = x.storage(register)
         old = t.new(f"load {ty}, ptr {slot}")
-        if scales is None:
-            new = t.new(f"fadd {ty} {old}, {part}")
+        if factors:
+            args = ((ty, part), (ty, factors[i // 2 % 2]), (ty, old))
+            new = t.call(ty, "llvm.fma.f32", *args)
         else:
-            factors = ((ty, part), (ty, scales[i // 2 % 2]), (ty, old))
-            new = t.call(ty, "llvm.fma.f32", *factors)
+            new = t.new(f"fadd {ty} {old}, {part}")
         t.do(f"store {ty} {new}, ptr {slot}")
 
 
-def _scales(r: KernelContext, scales: ir.KTileScales, q: str) -> list[str]:
-    """The factors of a thread's two kinds of rows."""
-    x = r.x
-    threads = ir.const(CONSUMER_THREADS)
-    lanes = ir.For(scales.lane, ir.const(0), threads, "lanes", [])
-    with x.scope():
-        thread_loops.enter(r, lanes, r.thread, "1", (0,), 1, 0)
-        x.bind(x.values, scales.k_tile, Value((q,), False, x.depth))
-        return [x.value(e).names[0] for e in scales.rows]
+class _ScaleLoader:
+    """The factors of a thread's two kinds of rows, loaded a k tile ahead: a load that misses L1
+    would otherwise hold up the MMAs behind it."""
+
+    def __init__(self, r: KernelContext, scales: ir.KTileScales, k_tiles: str) -> None:
+        self.r, self.scales = r, scales
+        self.last = r.t.new(f"sub i64 {k_tiles}, 1")
+        self.slots = [r.t.alloca("float") for _ in scales.rows]
+        self._load("0")
+
+    def take(self, q: str) -> list[str]:
+        """Those of k tile `q`; of the next, or of the last one again, they are on their way."""
+        t = self.r.t
+        found = [t.new(f"load float, ptr {slot}") for slot in self.slots]
+        args = (("i64", t.new(f"add i64 {q}, 1")), ("i64", self.last))
+        self._load(t.call("i64", "llvm.smin.i64", *args))
+        return found
+
+    def _load(self, q: str) -> None:
+        r, x = self.r, self.r.x
+        threads = ir.const(CONSUMER_THREADS)
+        lanes = ir.For(self.scales.lane, ir.const(0), threads, "lanes", [])
+        with x.scope():
+            thread_loops.enter(r, lanes, r.thread, "1", (0,), 1, 0)
+            x.bind(x.values, self.scales.k_tile, Value((q,), False, x.depth))
+            for slot, e in zip(self.slots, self.scales.rows, strict=True):
+                r.t.do(f"store float {x.value(e).names[0]}, ptr {slot}")
 
 
 def _produce(

@@ -4,8 +4,9 @@ positions are in registers.
 An instruction takes 32 bytes of a row of A, which stand for 64 bytes of B. Of each 16 x 32 elements
 that a warp has, the first two threads of every four hold the positions of 16 elements of rows t / 4
 and t / 4 + 8, in the halves of a word: the first of them has the first 16 along k, the second the
-others (PTX ISA, "Sparse matrix storage for wgmma"). The next two threads load ahead for them: four
-k tiles at a time, which takes a quarter of the accesses.
+others (PTX ISA, "Sparse matrix storage for wgmma"). Threads load the positions of two k tiles of
+four at a time, which takes a quarter of the accesses, and an instruction names the pair of threads
+whose positions it takes.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from numus.codegen.nvptx.tensor_core.wgmma import Operands, Tile
 _K_BYTES = 32  # of A, of one instruction; of B twice as many
 _STEPS = ir.SPARSE_SWIZZLE_BYTES // _K_BYTES  # of a k tile
 _TILE_BYTES = 8  # of positions, of a row of a k tile
-_GROUP = 4  # k tiles, of which a pair of threads loads two
-_WORDS = _GROUP // 2 * _STEPS
+GROUP = 4  # k tiles, of which a pair of threads loads two
+_WORDS = GROUP // 2 * _STEPS
 _CORE_BYTES = 8 * ir.SWIZZLE_BYTES
 _NAMES = {dt.bfloat16: "bf16", dt.float16: "f16"}
 _EVEN, _ODD = 0x5410, 0x7632  # selectors of prmt: the low, or the high halves of two words
@@ -27,7 +28,7 @@ _EVEN, _ODD = 0x5410, 0x7632  # selectors of prmt: the low, or the high halves o
 
 class MetadataLoader:
     """The positions of a thread's two rows, loaded a group of k tiles ahead. Each pair of threads
-    loads half of a group; where the other half begins, they change over."""
+    loads half of a group."""
 
     def __init__(self, r: KernelContext, s: ir.WgmmaMainloop, k_tiles: str) -> None:
         t, x = r.t, r.x
@@ -49,11 +50,10 @@ class MetadataLoader:
             at = t.call("i64", "llvm.umin.i64", ("i64", at), ("i64", last))
             at = t.new(f"mul i64 {at}, {row_bytes}")
             self.offsets.append(t.new(f"add i64 {at}, {first_byte}"))
-        self.first_tile = t.new(f"and i64 {lane}, {_GROUP // 2}")
+        self.first_tile = t.new(f"and i64 {lane}, {GROUP // 2}")
         odd = t.new(f"trunc i64 {t.new(f'and i64 {lane}, 1')} to i1")
         self.selector = t.new(f"select i1 {odd}, i32 {_ODD}, i32 {_EVEN}")
-        slots = [[t.alloca("i32") for _ in range(_WORDS)] for _ in range(4)]
-        self.coming, self.halves = slots[:2], slots[2:]
+        self.coming = [[t.alloca("i32") for _ in range(_WORDS)] for _ in range(2)]
         self.load("0")
 
     def load(self, group: str) -> None:
@@ -76,43 +76,25 @@ class MetadataLoader:
                     word = t.new(f"extractelement <{count} x i32> {words}, i32 {i}")
                     t.do(f"store i32 {word}, ptr {slot}")
 
-    def words(self, k_tile: str) -> list[str]:
-        """The word of each step of a k tile; those of the next group are on their way."""
+    def take(self, group: str) -> list[str]:
+        """The words of two k tiles from `group` (i64) on, or of the two after those in the other
+        threads of four; those of the next group are on their way."""
         t = self.r.t
-        place = t.new(f"and i64 {k_tile}, {_GROUP - 1}")
-        with t.conditional(t.new(f"icmp eq i64 {place}, 0"), "positions"):
-            self._begin()
-            self.load(t.new(f"add i64 {k_tile}, {_GROUP}"))
-        odd = t.new(f"trunc i64 {k_tile} to i1")
-        late = t.new(f"icmp uge i64 {place}, {_GROUP // 2}")
-        found = []
-        for step in range(_STEPS):
-            halves = []
-            for slots in self.halves:
-                one, other = (t.new(f"load i32, ptr {s}") for s in slots[step::_STEPS])
-                halves.append(t.new(f"select i1 {odd}, i32 {other}, i32 {one}"))
-            found.append(t.new(f"select i1 {late}, i32 {halves[1]}, i32 {halves[0]}"))
-        return found
-
-    def _begin(self) -> None:
-        """What was loaded becomes the words of this group: a thread's own, and the other
-        lane's of its pair."""
-        t = self.r.t
-        for upper, lower, own, other_slot in zip(*self.coming, *self.halves, strict=True):
+        words = []
+        for upper, lower in zip(*self.coming, strict=True):
             a, b = (t.new(f"load i32, ptr {slot}") for slot in (upper, lower))
-            word = t.call("i32", "llvm.nvvm.prmt", *(("i32", v) for v in (a, b, self.selector)))
-            t.do(f"store i32 {word}, ptr {own}")
-            args = (("i32", "-1"), ("i32", word), ("i32", "2"), ("i32", "31"))
-            other = t.call("i32", "llvm.nvvm.shfl.sync.bfly.i32", *args)
-            t.do(f"store i32 {other}, ptr {other_slot}")
+            args = (("i32", a), ("i32", b), ("i32", self.selector))
+            words.append(t.call("i32", "llvm.nvvm.prmt", *args))
+        self.load(t.new(f"add i64 {group}, {GROUP}"))
+        return words
 
 
 def sparse_k_tile_mma(
     r: KernelContext, tiles: tuple[Tile, Tile], columns: int, count: int, words: list[str],
-    accumulate: str | None,
+    place: int, accumulate: str | None,
 ) -> tuple[str, Operands]:  # fmt: skip
-    """Assembly of one k tile into `count` accumulators, and its operands. An `accumulate` (an i64)
-    of 0 overwrites the accumulators."""
+    """Assembly of the k tile at a place of a group into `count` accumulators, and its operands. An
+    `accumulate` (an i64) of 0 overwrites the accumulators."""
     t = r.t
     (a, _, dtype), (b, k_major, _) = tiles
     names, kind = ",".join(f"${i}" for i in range(count)), _NAMES[dtype]
@@ -121,7 +103,8 @@ def sparse_k_tile_mma(
     if accumulate is not None:
         lines.insert(0, f"{{ .reg .pred more; setp.ne.b64 more, ${first + 3 * _STEPS}, 0;")
     b_step = 2 * _K_BYTES if k_major else 2 * _K_BYTES // dtype.itemsize // 8 * _CORE_BYTES
-    for step, word in enumerate(words):
+    pair, own = divmod(place, GROUP // 2)  # threads of four that have its positions
+    for step, word in enumerate(words[own * _STEPS : (own + 1) * _STEPS]):
         for base, nbytes in ((a, _K_BYTES), (b, b_step)):
             moved = t.new(f"add i64 {base}, {step * nbytes >> 4}") if step else base
             operands.append(("l", f"i64 {moved}"))
@@ -130,7 +113,7 @@ def sparse_k_tile_mma(
         scale_d = "1" if step or accumulate is None else "more"
         lines.append(
             f"wgmma.mma_async.sp.sync.aligned.m64n{columns}k32.f32.{kind}.{kind} {{{names}}}, "
-            f"${at}, ${at + 1}, ${at + 2}, 0, {scale_d}, 1, 1, 0, {int(not k_major)};"
+            f"${at}, ${at + 1}, ${at + 2}, {pair}, {scale_d}, 1, 1, 0, {int(not k_major)};"
         )
     lines.append("wgmma.commit_group.sync.aligned;")
     if accumulate is not None:

@@ -40,7 +40,7 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
     rows = bits
     whole = (rows.ld | rows.batch_stride | k // kernel.K_OF_BYTE) % (2 * ALIGNMENT) == 0
     load_bytes = 2 * ALIGNMENT if whole else ALIGNMENT
-    t = kernel.fitting_tile(p.target)
+    t = kernel.choose_tile(p.target, count, m, n, k)
     e, block = Emitter(layouts, block_size=PERSISTENT_THREADS), ir.var("block")
     shape = (count, m, n, k)
     e.cluster_blocks = sharing = cluster_blocks(p.target, kernel.TUNING.cluster_blocks, t, m)

@@ -16,6 +16,7 @@ from numus import ir
 from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import epilogue, wgmma
+from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
 from numus.kernels.matmul.gpu.mainloop import tile_coordinates, zero
 from numus.kernels.matmul.gpu.problem import Emitted
 from numus.kernels.matmul.gpu.wgmma import TILE_M, Call, TileShape
@@ -29,23 +30,34 @@ TILE_K = ir.SWIZZLE_BYTES // 2  # elements of 16 bits
 
 @dataclass(frozen=True, slots=True)
 class SparseWgmmaTuning:
-    """Measured on one H200, of 4096 x 4096 by 4096 in bfloat16."""
+    """Measured on one H200, in bfloat16.
+
+    Tiles are bound by shared memory: B is read for every 64 rows, and all of a tile is written
+    once, in 1.75 times the cycles of the tensor cores by 128 x 256, and twice by 128 x 128.
+    """
 
     min_extent: int = 256  # of m, n and k: below, dense products are as fast
-    columns: int = 128  # of a tile: slower with 256
     cluster_blocks: int = 2  # that share a tile of B
     max_stages: int = 8
+    row_bytes: int = 128  # of C that a warp stores at a time: of more, a stage less fits
+    wide_cycles: tuple[int, int] = (900, 4000)  # of a k tile by 256 columns; of a block besides
+    narrow_cycles: tuple[int, int] = (520, 2500)  # by 128
 
 
 TUNING = SparseWgmmaTuning()
 
 
-def fitting_tile(target: Target) -> TileShape:
-    """With as many stages as fit into shared memory."""
-    stage_bytes = TILE_M * ir.SPARSE_SWIZZLE_BYTES + TUNING.columns * ir.SWIZZLE_BYTES + 16
-    staged = epilogue.smem_bytes(epilogue.ROW_BYTES) + 512  # besides; what a block takes itself
+def choose_tile(target: Target, batch: int, m: int, n: int, k: int) -> TileShape:
+    """The cheaper one in whole waves, with as many stages as fit into shared memory."""
+    k_tiles, candidates = -(-k // TILE_K), []
+    for columns, (cycles, overhead) in ((256, TUNING.wide_cycles), (128, TUNING.narrow_cycles)):
+        blocks = batch * -(-m // TILE_M) * -(-n // columns)
+        candidates.append(Candidate(columns, blocks, k_tiles, (cycles,), overhead, k_tiles))
+    columns = fastest(target, candidates, 0)[0].tile
+    stage_bytes = TILE_M * ir.SPARSE_SWIZZLE_BYTES + columns * ir.SWIZZLE_BYTES + 16
+    staged = epilogue.smem_bytes(TUNING.row_bytes) + 512  # besides; what a block takes itself
     stages = min(TUNING.max_stages, (target.shared_bytes - staged) // stage_bytes)
-    return TileShape(TUNING.columns, max(2, stages), TILE_M, True, epilogue.ROW_BYTES)
+    return TileShape(columns, max(2, stages), TILE_M, True, TUNING.row_bytes)
 
 
 def supports(target: Target, dtype: DType, m: int, n: int, k: int) -> bool:
