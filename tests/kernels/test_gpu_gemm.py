@@ -195,8 +195,8 @@ IMITATED = {
     "f32 one for all,f64 nt,tf32 nt,i8 nt,i8 wraps,e4m3 nt,e5m2,i32,bf16 few rows nn,"
     "bf16 few rows nt,bf16 few rows batch,bf16 few rows fused,bf16 a row,f32 few rows nn,"
     "f32 few rows tt,f64 few columns,f32 few rows fused,bf16 shallow nn,bf16 shallow tn,"
-    "f32 shallow nt,f32 shallow fused,bf16 outer,f64 shallow cut,c64 nn,c64 nt,c64 batch,"
-    "c64 fused,c128 ragged",
+    "f32 shallow nt,f32 shallow fused,bf16 outer,f64 shallow cut,c64 nn,c64 nt,c64 tt,"
+    "c64 ragged,c64 batch,c64 fused,c128 ragged",
 }
 
 
@@ -228,6 +228,19 @@ def compare(case: Case, got: Any, arrays: list[Any]) -> None:
     assert got.shape == want.shape
     error = np.abs(got.astype(wide) - want).max() / np.abs(want).max()
     assert error <= tolerance
+
+
+@pytest.mark.parametrize(("trans", "copies"), [("nn", 0), ("tn", 1), ("nt", 1)])
+def test_complex_products_expand_b_in_registers(trans: str, copies: int) -> None:
+    """No kernel writes the expanded matrix; others copy operands whose rows lie otherwise."""
+    case, machine = CASES[f"c64 {trans}"], nm.device("simt_sm90").runtime
+    operands = [nm.asarray(x, device="simt_sm90") for x in case.arrays()]
+    nm.eval(operands)
+    machine.launched.clear()
+    with nm.kernels.prefer("native"):
+        compare(case, case.ours(*operands).numpy(), case.arrays())
+    names = [p.name for p in machine.launched]
+    assert names[copies:] == ["simt_async_gemm"]
 
 
 REPACKED = {

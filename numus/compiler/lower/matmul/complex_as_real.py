@@ -1,8 +1,8 @@
 """Complex GEMM as a real one of twice the size (the 1m method).
 
 In memory, complex numbers are pairs. A row of A read as real numbers, times B with each element
-expanded to (re, im) above (-im, re), is a row of C. A kernel expands B; any real schedule
-multiplies.
+expanded to (re, im) above (-im, re), is a row of C. The SIMT GEMM expands B in registers; for other
+real schedules, a kernel does in memory (mma.sync takes twice as long with pairs in shared memory).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numus.compiler.graph import strided_view
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
+from numus.compiler.lower.matmul.gpu_gemm import SimtAsync
 from numus.compiler.lower.matmul.gpu_operands import MatrixLayout, contiguous_along, matrix_layout
 from numus.compiler.lower.matmul.problem import MatmulProblem, lower_epilogue
 from numus.compiler.lower.schedule import InOrder, Schedule, select
@@ -42,30 +43,53 @@ class ComplexAsReal(InOrder):
         return dtype.is_complex and same and large
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        p, group, target = problem, problem.group, problem.target
-        layouts, real = p.input_layouts, dt.real_of(p.matmul.dtype)
-        steps: list[LoweredKernel] = []
-        base, layout = p.a, matrix_layout(p.a, layouts, 1)
-        if layout is None or not layout.k_major:
-            base = Value.fresh("copy", "barrier", (p.a,), None, p.a.shape, p.a.dtype)
-            steps += lower_loops(FusionGroup.of_stored(base, group.position), layouts, target)
-            layout = MatrixLayout(True, p.k, p.m * p.k)
-        else:
-            view = strided_view.strided_view(p.a, layouts)
-            assert view is not None
-            base = view.base
+        p, layouts, real = problem, problem.input_layouts, dt.real_of(problem.matmul.dtype)
+        base, layout, steps = _pairs_along(p, p.a, 1)
         left = Value.fresh("pairs", "barrier", (), None, (p.batch, p.m, 2 * p.k), real)
-        step, right, strides = _expand(p.b, layouts)
-        steps.append(step)
-        near = {**layouts, left: (2 * layout.batch_stride, 2 * layout.ld, 1), right: strides}
-        shape = (p.batch, p.m, 2 * p.n)
-        whole = Value.fresh("contract", "contract", (left, right), None, shape, real)
-        gemm = MatmulProblem(FusionGroup.of_stored(whole, group.position), near, target)
-        for step in select(self.real_schedules, gemm).lower(gemm):
-            names = {left: base, whole: p.matmul}
-            step.buffers = [names.get(v, v) for v in step.buffers]
+        near = {**layouts, left: (2 * layout.batch_stride, 2 * layout.ld, 1)}
+        names = {left: base}
+
+        def real_problem(right: Value) -> MatmulProblem:
+            shape = (p.batch, p.m, 2 * p.n)
+            whole = Value.fresh("contract", "contract", (left, right), None, shape, real)
+            names[whole] = p.matmul
+            return MatmulProblem(FusionGroup.of_stored(whole, p.group.position), near, p.target)
+
+        wide = Value.fresh("expanded", "barrier", (), None, (p.batch, 2 * p.k, 2 * p.n), real)
+        near[wide] = (4 * p.k * p.n, 2 * p.n, 1)
+        chosen = select(self.real_schedules, real_problem(wide))
+        if isinstance(chosen, SimtAsync):
+            base, layout, copies = _pairs_along(p, p.b, 2)
+            right = Value.fresh("pairs", "barrier", (), None, (p.batch, p.k, 2 * p.n), real)
+            near[right] = (2 * layout.batch_stride, 2 * layout.ld, 1)
+            names[right] = base
+            products = chosen.lower(real_problem(right), pairs=True)
+            steps += copies
+        else:
+            step, right, near[right] = _expand(p.b, layouts)
             steps.append(step)
-        return steps + lower_epilogue(p, p.matmul)
+            gemm = real_problem(right)
+            products = select(self.real_schedules, gemm).lower(gemm)
+        for step in products:
+            step.buffers = [names.get(v, v) for v in step.buffers]
+        return steps + products + lower_epilogue(p, p.matmul)
+
+
+def _pairs_along(
+    p: MatmulProblem, x: Value, axis: int
+) -> tuple[Value, MatrixLayout, list[LoweredKernel]]:
+    """In whose memory an operand's rows are (those of A and B as they are multiplied), of
+    contiguous elements; their layout; the kernels that copy it, where it is there otherwise."""
+    layouts = p.input_layouts
+    layout, (_, rows, columns) = matrix_layout(x, layouts, axis), x.shape
+    if layout is not None and layout.k_major is (axis == 1):
+        view = strided_view.strided_view(x, layouts)
+        assert view is not None
+        return view.base, layout, []
+    copy = Value.fresh("copy", "barrier", (x,), None, x.shape, x.dtype)
+    group = FusionGroup.of_stored(copy, p.group.position)
+    steps = lower_loops(group, layouts, p.target)
+    return copy, MatrixLayout(axis == 1, columns, rows * columns), steps
 
 
 def _expand(b: Value, layouts: dict[Value, Shape]) -> tuple[LoweredKernel, Value, Shape]:

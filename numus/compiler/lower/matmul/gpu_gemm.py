@@ -71,11 +71,12 @@ class SimtAsync(InOrder):
             return False
         return all(layout is not None for layout in operands.layouts(p))
 
-    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+    def lower(self, problem: MatmulProblem, pairs: bool = False) -> list[LoweredKernel]:
+        """`pairs`: B has a complex row for every two of k."""
         p, square = problem, _square_warp_tile(problem)
         tile, split_k = simt_async.choose_tile(p.target, p.batch, p.m, p.n, p.k, square)
         how = (simt_async.simt_async_gemm, tile, p.matmul.dtype, tile.k, split_k)
-        return _lower_staged(p, self.name, *how, mn_major=True)
+        return _lower_staged(p, self.name, *how, mn_major=True, pairs=pairs)
 
 
 def _square_warp_tile(p: MatmulProblem) -> simt_async.TileShape | None:
@@ -99,16 +100,19 @@ def _lower_staged(
     tile_k: int,
     split_k: int,
     mn_major: bool = False,
+    pairs: bool = False,
 ) -> list[LoweredKernel]:
     """A GEMM whose operands are staged in shared memory, and the sum of its splits."""
 
     def lower_part(part: FusionGroup) -> LoweredKernel:
         e, block = Emitter(p.input_layouts, block_size=tile.threads), ir.var("block")
         sizes, grid = operands.split_k_sizes(e, p, (tile.m, tile.n), tile_k, split_k)
-        staged = (
+        staged = [
             operands.staged_operand(e, x, axis, p.target, mn_major)
             for axis, x in enumerate(p.matmul.inputs, 1)
-        )
+        ]
+        if pairs:
+            staged[1].is_pairs, staged[1].k_end = True, lambda k_tile: sizes.k // 2
         call = operands.gemm_call(e, part, tile, sizes, dtype, staged)
         body, e.scratch = kernel(call, block)
         return e.grid_kernel(name, block, body, grid, part.notes)

@@ -11,7 +11,7 @@ double-buffered in registers across K-tiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from numus import dtypes as dt
@@ -49,6 +49,9 @@ class StagedOperand(Operand):
     tile_shift: Callable[[Expr, Expr], Shift] | None = None  # of (batch, K-tile)
     shift_extent: Expr = ZERO  # rows in memory of a shifted operand; zeros outside
     k_end: Callable[[Expr], Expr] | None = None  # K-tile -> first k that is zero
+    # complex B as pairs (re, im) along n, of which the loop over real k takes each row twice: as
+    # it is, and as (-im, re)
+    is_pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +262,8 @@ def operand_tiles(
     elements = ir.Buffer("elements", shape.dtype, "scratch", aliases=words)
     a = OperandTile(operands[0], m0, extents[0], shape, words, elements, 0)
     after_a = shape.stages * a.stage_words
+    if operands[1].is_pairs:
+        shape = replace(shape, k_words=shape.k_words // 2)
     b = OperandTile(operands[1], n0, extents[1], shape, words, elements, after_a)
     total = shape.stages * (a.stage_words + b.stage_words)
     words.size, elements.size = const(total), const(total * shape.word_elements)

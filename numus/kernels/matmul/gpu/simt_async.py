@@ -98,12 +98,25 @@ class _Fragment:
         return thread * VECTOR + (number // VECTOR * (self.threads * VECTOR) + number % VECTOR)
 
     def load(self, thread: Expr, stage: Expr, k: int) -> list[Stmt]:
+        if self.tile.operand.is_pairs and k % 2:  # the row is there
+            return []
+        k //= self.k_step
         at = [self.tile.index(stage, self.index(thread, i), const(k)) for i in range(self.size)]
         loads = [ir.load(self.tile.words, x) for x in at]
         return [ir.Let(self.var(k, i), x, early=True) for i, x in enumerate(loads)]
 
+    @property
+    def k_step(self) -> int:
+        return 2 if self.tile.operand.is_pairs else 1
+
     def var(self, k: int, number: int) -> Expr:
         return ir.var(f"{self.name}{k}_{number}", self.tile.words.dtype)
+
+    def factor(self, k: int, number: int) -> tuple[Expr, bool]:
+        """An element of the loop's row k, and whether it is negated: of pairs, (re, im) in even
+        rows, (-im, re) in odd ones."""
+        row, odd = divmod(k, self.k_step)
+        return self.var(row, number ^ odd), bool(odd) and number % 2 == 0
 
 
 Call = GemmCall[TileShape, SplitKSizes, StagedOperand]
@@ -138,7 +151,9 @@ def accumulate(
             if k + 1 < t.k:  # double-buffered fragments
                 body += load(k + 1)
             for i, j in _accumulation_order(t):
-                x, y, old = a.var(k, i), b.var(k, j), ir.read(sums[i][j])
+                x, old = a.var(k, i), ir.read(sums[i][j])
+                y, is_negated = b.factor(k, j)
+                x = -x if is_negated else x
                 new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
                 body.append(ir.Set(sums[i][j], new))
         return body
