@@ -309,6 +309,9 @@ class _Block:
             self.memory[s.dst][: s.count * len(parts)] = np.concatenate(parts)
             if not s.in_turns:
                 self.barrier.wait()
+        elif isinstance(s, ir.ClusterStore):
+            assert c.ids is not None, "outside a lanes loop"
+            self.cluster_store(s, c)
         elif isinstance(s, ir.ClusterBarrier):
             assert c.ids is None, "a divergent wait"
             self.barrier.wait()
@@ -397,6 +400,15 @@ class _Block:
             f"{self.kernel.name} writes {s.buffer.name}[{index}] of {len(memory)}"
         )
         memory[index] = value
+
+    def cluster_store(self, s: ir.ClusterStore, c: _Context) -> None:
+        args = (self.value(e, c) for e in (s.rank, s.index, s.value))
+        ranks, indices, values = (np.broadcast_to(x, len(c.ids)) for x in args)
+        for rank, block in enumerate(self.cluster):
+            here, memory = ranks == rank, block.memory[s.buffer]
+            assert ((indices[here] >= 0) & (indices[here] < len(memory))).all()
+            memory[indices[here]] = values[here]
+        assert ((ranks >= 0) & (ranks < len(self.cluster))).all(), "no block of the cluster"
 
     def loop(self, s: ir.For, c: _Context) -> None:
         start, stop, step = (self.value(e, c) for e in (s.start, s.stop, s.step))

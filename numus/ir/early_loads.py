@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numus.ir.expressions import Buffer
 from numus.ir.statements import DependencyWait, For, If, Kernel, Stmt
+from numus.ir.tensor_core import AsyncCopy
 from numus.ir.visit import expressions_of, statements, walk
 
 
@@ -26,6 +27,8 @@ def _collect_until_wait(body: list[Stmt], found: set[Buffer]) -> bool:
     for s in body:
         if isinstance(s, DependencyWait):
             return True
+        if isinstance(s, AsyncCopy):
+            found.add(s.src)
         for root in expressions_of(s):
             found |= {e.attr for e in walk(root, lambda e: True) if e.op == "load"}
         if isinstance(s, (For, If)):

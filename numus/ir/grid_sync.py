@@ -50,7 +50,22 @@ class ClusterGather(Stmt):
 
 @dataclass(eq=False, slots=True)
 class ClusterBarrier(Stmt):
-    """All threads of the blocks of a cluster wait for each other."""
+    """All threads of the blocks of a cluster wait for each other; or, with `begun`, until all of
+    them run, so that their scratch may be stored to."""
+
+    begun: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class ClusterStore(Stmt):
+    """A store to scratch of a constant size of a block of the cluster, by its number in that
+    (`rank`): after a `ClusterBarrier` of begun blocks, and seen after another one. Inside lanes
+    loops."""
+
+    buffer: Buffer
+    rank: Expr
+    index: Expr
+    value: Expr
 
 
 # Only on targets with forward progress (`Target.forward_progress`): blocks of a grid start in order

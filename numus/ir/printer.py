@@ -12,6 +12,7 @@ from numus.ir.grid_sync import (
     AtomicAdd,
     ClusterBarrier,
     ClusterGather,
+    ClusterStore,
     SetFlag,
     SpinWait,
     WarpMultisplit,
@@ -203,7 +204,9 @@ class _Printer:
                 how = " in turns" * s.in_turns
                 return f"gather {s.count} of {names[s.src]}[{args[0]}] to {names[s.dst]}{how}"
             case ClusterBarrier():
-                return "cluster barrier"
+                return f"cluster barrier{' of begun blocks' * s.begun}"
+            case ClusterStore():
+                return f"block {args[0]}: {names[s.buffer]}[{args[1]}] = {args[2]}"
             case DependencyWait():
                 return f"wait for earlier kernels{', after loads' * s.loads_before}"
             case AtomicAdd():

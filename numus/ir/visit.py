@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from numus.ir.expressions import Expr
-from numus.ir.grid_sync import AtomicAdd, ClusterGather, SetFlag, SpinWait, WarpMultisplit
+from numus.ir.grid_sync import (
+    AtomicAdd,
+    ClusterGather,
+    ClusterStore,
+    SetFlag,
+    SpinWait,
+    WarpMultisplit,
+)
 from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
 from numus.ir.tensor_core import MmaSync
 from numus.ir.warp_roles import Arrive, AwaitPhase, WarpRoles
@@ -53,6 +60,8 @@ def expressions_of(s: Stmt) -> list[Expr]:
         return [s.offset, s.bucket]
     if isinstance(s, ClusterGather):
         return [s.start]
+    if isinstance(s, ClusterStore):
+        return [s.rank, s.index, s.value]
     return [e for r in s.reads for e in (r.index, r.count)] if isinstance(s, SpinWait) else []
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from numus import ir
 from numus.codegen.llvm.builder import SCALAR, memory_type
-from numus.codegen.nvptx import analysis, warp
+from numus.codegen.nvptx import analysis, memory, warp
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.warp import WARP, Merge, State
 from numus.dtypes import DType
@@ -92,6 +92,25 @@ def _push(r: KernelContext, s: ir.ClusterGather) -> None:
     barrier(r)
 
 
+def store(r: KernelContext, s: ir.ClusterStore) -> None:
+    """To distributed shared memory: nobody waits for it but at a barrier."""
+    t, x = r.t, r.x
+    rank = t.new(f"trunc i64 {x.uniform(s.rank, 'a block of a cluster')} to i32")
+    (own,) = memory.pointers(x, s.buffer, s.index)
+    args = (("ptr addrspace(3)", own), ("i32", rank))
+    remote = t.call(DISTRIBUTED_SHARED, "llvm.nvvm.mapa.shared.cluster", *args)
+    ty = memory_type(s.buffer.dtype)
+    value = t.to_memory(SCALAR, s.buffer.dtype, x.uniform(s.value, "a value"))
+    t.do(f"store {ty} {value}, {DISTRIBUTED_SHARED} {remote}")
+
+
+def wait_for_blocks(r: KernelContext, s: ir.ClusterBarrier) -> None:
+    if s.begun:
+        _wait(r)
+    else:
+        barrier(r)
+
+
 def check(r: KernelContext) -> None:
     """Raise for kernels that cannot be rendered."""
     kernel = r.kernel
@@ -118,8 +137,10 @@ def check(r: KernelContext) -> None:
 
 def arrive(r: KernelContext) -> None:
     """Arrive at the cluster barrier: this CTA's shared memory may be written to."""
-    gathers = (s for s in ir.statements(r.kernel.body) if isinstance(s, ir.ClusterGather))
-    if any(_is_pushed(r.kernel, s) for s in gathers):
+    inner = list(ir.statements(r.kernel.body))
+    gathers = (s for s in inner if isinstance(s, ir.ClusterGather))
+    begun = any(isinstance(s, ir.ClusterBarrier) and s.begun for s in inner)
+    if begun or any(_is_pushed(r.kernel, s) for s in gathers):
         r.t.call("void", "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned")
     if is_cluster(r.kernel):
         r.t.call("void", "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned")

@@ -98,7 +98,7 @@ def _ctas_per_sm(registers: int, threads: int) -> int:
 
 def vectorization(loop: ir.For, ops: int) -> tuple[int, int]:
     """(vectors at a time, elements of a vector) of a thread in a lanes loop."""
-    scalar_only = (ir.For, ir.If, ir.WarpMultisplit, ir.SetFlag, ir.SpinWait)
+    scalar_only = (*(ir.For, ir.If, ir.WarpMultisplit, ir.SetFlag, ir.SpinWait, ir.ClusterStore),)
     if loop.step.op != "const" or loop.step.attr != 1 or ops > TUNING.vector_max_ops:
         return 1, 1
     accesses, strides = analysis.accesses(loop), LaneStrides(loop.var, loop.step)

@@ -48,6 +48,7 @@ class LaunchTuning:
     # Percent of a multiprocessor's shared memory that kernels of a list ask for where some load
     # ahead of their wait: two run side by side only where both divide its memory alike.
     early_carveout: int = 50
+    early_ring_carveout: int = 100  # where a kernel loads into shared memory ahead
     # Fast calls recycle results up to 2**-16 of the device's memory: a thousand are 1.5 % of it.
     recycled_memory_shift: int = 16
     # Small results that are ready long before the list ends (a loss, before its gradients) can be
@@ -108,8 +109,11 @@ class CudaLaunchList(LaunchList):
         self._pack = self._format.pack_into
         self._shared, self._global_scratch = self._place_scratch()
         if any(step.program.loads_early for step in steps):
+            early = (step.program for step in steps if step.program.loads_early)
+            rings = any(program.shared_bytes for program in early)
+            percent = TUNING.early_ring_carveout if rings else TUNING.early_carveout
             for step in steps:
-                step.program.prefer_carveout(TUNING.early_carveout)
+                step.program.prefer_carveout(percent)
         self._no_scratch = [0] * len(self._scratch)
         self._early_steps = self._find_early_results()
         self._free: list[_CommandBuffer] = []

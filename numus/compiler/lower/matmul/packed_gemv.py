@@ -4,7 +4,6 @@ warp for one, rows of a CPU's task."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from numus import dtypes as dt
@@ -12,7 +11,11 @@ from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.matmul.gpu_operands import matrix_layout, vector_operand
-from numus.compiler.lower.matmul.packed import CodesProblem
+from numus.compiler.lower.matmul.packed_matrix import (
+    PackedGemvProblem,
+    header_scale,
+)
+from numus.compiler.lower.matmul.packed_ring import lower_ring, uses_ring
 from numus.compiler.lower.matmul.problem import store_epilogue
 from numus.compiler.lower.matmul.row_products import (
     RowEpilogues,
@@ -32,76 +35,17 @@ from numus.kernels.matmul.gpu.packed.block_gemv import BlockGemv
 from numus.kernels.matmul.gpu.packed.gemv import (
     QUAD,
     WARP,
-    GroupNumber,
     IntegerVector,
     PackedGemv,
     PackedGemvOperands,
     PackedGemvShape,
-    PackedMatrix,
 )
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, TRUE, when
 from numus.kernels.matmul.gpu.row_gemv import TUNING as ROWS
 from numus.kernels.matmul.gpu.row_gemv import LoadVector, block_threads, choose_rows, totals
-from numus.kernels.matmul.packed import BYTES, MMA_STEP_CHUNKS, Packing, has_mma
+from numus.kernels.matmul.packed import BYTES, MMA_STEP_CHUNKS, has_mma
 
 ZERO = const(0)
-
-
-@dataclass(frozen=True)
-class PackedGemvProblem(CodesProblem):
-    """Inputs: x (1, vectors, k), codes (1, rows, words), scales (rows, groups), perhaps zeros."""
-
-    @property
-    def chunks(self) -> int:
-        return self.val.inputs[0].shape[2] // self.packing.values
-
-    def matrix(self, e: Emitter, product: Value) -> PackedMatrix:
-        """The operands of one product of the group."""
-        return packed_matrix(e, self.packing, *product.inputs[1:])
-
-    def numbers(self, product: Value) -> tuple[Value, ...]:
-        """What is loaded with the codes of a product."""
-        return () if self.packing.header else product.inputs[2:]
-
-
-def _number(e: Emitter, val: Value) -> GroupNumber:
-    """An element (row or 0, group or 0); of two bytes, its bits."""
-
-    def stored(row: Expr, group: Expr) -> Expr:
-        at_row = row if val.shape[0] > 1 else ZERO
-        found: Expr = e.value(val, (at_row, group if val.shape[1] > 1 else ZERO))
-        return found.bitcast(dt.uint16) if val.dtype.itemsize == 2 else found
-
-    def decoded(x: Expr) -> Expr:
-        found = x.bitcast(val.dtype) if val.dtype.itemsize == 2 else x
-        return found.cast(dt.float32)
-
-    return GroupNumber(stored, decoded)
-
-
-def _header_scale(e: Emitter, p: Packing, codes: Value) -> GroupNumber:
-    """The word ahead of a group, which has the scale in its low half."""
-
-    def stored(row: Expr, group: Expr) -> Expr:
-        found: Expr = e.value(codes, (ZERO, row, group * (p.group * p.words + 1)))
-        return found
-
-    def decoded(word: Expr) -> Expr:
-        half = (word & 0xFFFF).cast(dt.uint16).bitcast(dt.float16)
-        return half.cast(dt.float32)
-
-    return GroupNumber(stored, decoded)
-
-
-def packed_matrix(
-    e: Emitter, p: Packing, codes: Value, scales: Value, *zeros: Value
-) -> PackedMatrix:
-    """A matrix of codes (1, rows, words), scales and zero points (rows or 1, groups)."""
-    return PackedMatrix(
-        vector_operand(e, codes, 1, dt.uint32, QUAD),
-        scale=_header_scale(e, p, codes) if p.header else _number(e, scales),
-        zero=_number(e, zeros[0]) if zeros else None,
-    )
 
 
 def _uses_mma(p: PackedGemvProblem) -> bool:
@@ -122,7 +66,7 @@ def _uses_bytes(p: PackedGemvProblem) -> bool:
 
 
 def _lower_bytes(p: PackedGemvProblem) -> Kernels:
-    tile = byte_kernel.choose_tile(p.chunks)
+    tile = byte_kernel.choose_tile(p.target.num_cores, p.rows, p.chunks)
     e = Emitter(p.layouts, block_size=tile.threads)
     e.resident_blocks = tile.resident_blocks
     blocks = -(-p.rows // byte_kernel.MMA_ROWS)
@@ -258,7 +202,7 @@ def _lower_blocks(p: PackedGemvProblem) -> Kernels:
 
     def number(which: int) -> Callable[[Expr, Expr], Expr]:
         if packing.header and not which:
-            return _header_scale(e, packing, codes)
+            return header_scale(e, packing, codes)
         val = numbers[which]
 
         def read(row: Expr, group: Expr) -> Expr:
@@ -324,6 +268,7 @@ def _lower_tasks(p: PackedGemvProblem) -> Kernels:
 lower_packed_gemv = family(PackedGemvProblem, Candidate("row per task", _lower_tasks))
 lower_packed_gemv_gpu = family(
     PackedGemvProblem,
+    Candidate("tensor cores, by a ring", lower_ring, uses_ring),
     Candidate("tensor cores, by bytes", _lower_bytes, _uses_bytes),
     Candidate("tensor cores", _lower_floats, _uses_mma),
     Candidate("rows per block", _lower_blocks, _has_no_warps),

@@ -34,7 +34,7 @@ CODE_BITS = 4  # of a plane
 OFFSET = 16.0  # of a float made of such a code
 _MANTISSA = {dt.bfloat16: 7, dt.float16: 10}
 OFFSET_BITS = {dt.bfloat16: 0x4180, dt.float16: 0x4C00}
-_ONE_BITS = {dt.bfloat16: 0x3F80, dt.float16: 0x3C00}
+ONE_BITS = {dt.bfloat16: 0x3F80, dt.float16: 0x3C00}
 _HALVES = 0x00010001  # a word of two equal halves, times one
 _PADDING = 8  # rows between staged vectors, against bank conflicts
 
@@ -128,6 +128,7 @@ class PackedMma:
         self.chunks, known = chunks
         self.span = MMA_STEP_CHUNKS * tile.warps  # of a step of all warps
         self.whole = known % (self.span * tile.unroll) == 0
+        self.loops = known > self.span * tile.unroll
         self.groups = step_groups(packing)
         kinds = [number.stored(ZERO, ZERO).dtype for number in matrix.numbers] * self.groups
         steps, rows = range(tile.unroll), range(2 * tile.rows)
@@ -192,7 +193,9 @@ class PackedMma:
             own = self._chunk(lane, step + u)
             if vectorised:
                 words, numbers = (now(body, x[u]) for x in (self.words, self.numbers))
-                body += self._next(lane, u, own + unroll * self.span)
+                if self.loops:  # nothing follows the last steps
+                    following = self._next(lane, u, own + unroll * self.span)
+                    body.append(ir.If(step + (u + unroll) < count, following))
             else:
                 words, numbers = self._load(body, lane, own, False, "slow")
             xs = self._activations(body, lane, own, vectorised, f"{u}")
@@ -252,7 +255,7 @@ class PackedMma:
     ) -> list[Stmt]:
         """MMAs of some of a thread's four words of each of its rows."""
         p, out, dtype = self.packing, list[Stmt](), self.dtype
-        one = [const(_ONE_BITS[dtype] * _HALVES, dt.uint32)] * 4
+        one = [const(ONE_BITS[dtype] * _HALVES, dt.uint32)] * 4
         for q in quads:
             for i, vectors in enumerate(xs):
                 for j in range(0, len(vectors[q]), 2):
