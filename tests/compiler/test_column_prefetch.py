@@ -74,7 +74,8 @@ def test_results_along_lanes(function, cpu):
     none, plain = prefetches(lambda: function(nm.asarray(x, device=cpu[False])))
     found, y = prefetches(lambda: function(nm.asarray(x, device=cpu[True])))
     assert all(s.write and s.lanes for s in found)
-    assert found and not none
+    assert found
+    assert not none
     np.testing.assert_array_equal(y, plain)
 
 

@@ -95,6 +95,11 @@ class Emitter:
         self.scalar_args: list[int] = []  # numbers of the schedule: block sizes, counts
         self.constants: dict[Value, Any] = {}  # constant -> its scalar argument(s)
         self.accesses: list[Expr] = []  # addresses and counters, whose strides choose the loops
+        self.loads: list[
+            tuple[Value, Index | None]
+        ] = []  # values in memory, and where (None: views)
+        # values of which a copy is read, with axes in another order
+        self.relaid: dict[Value, tuple[Value, tuple[int, ...]]] = {}
         # slices of a larger value: slice -> (whole, axis, start along that axis)
         self.redirect: dict[Value, tuple[Value, int, int]] = {}
         # indices of consecutive axes that were made from a linear one, their extents, and that one
@@ -215,6 +220,10 @@ class Emitter:
         self, val: Value, index: Index, mask: Expr | None, view: tuple[Shape, Shape] | None = None
     ) -> Any:
         """An element of a value in memory, or of a `view` of it with another shape and strides."""
+        self.loads.append((val, index if view is None else None))
+        if view is None and val in self.relaid:
+            val, order = self.relaid[val]
+            index = tuple(index[a] for a in order)
         at = self.address(val, index) if view is None else self._address(index, *view)
         self.accesses.append(at)
         buffer = self.buffer(val)

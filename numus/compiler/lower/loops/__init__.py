@@ -12,7 +12,14 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.emitter import Kernels
-from numus.compiler.lower.loops.nest import Loop, LoopNest, analyse, ceil_div
+from numus.compiler.lower.loops.nest import (
+    Loop,
+    LoopNest,
+    analyse,
+    ceil_div,
+    iterations,
+    orders_along,
+)
 from numus.compiler.lower.loops.pointwise import POINTWISE, pointwise_lane
 from numus.compiler.lower.loops.problem import LoopProblem, attempt
 from numus.compiler.lower.loops.reduce_columns import lower_columns
@@ -47,10 +54,37 @@ def lower_loops(
     """
     work = StagedGroup(group, layouts, target, redirect, aliases)
     nest = analyse(work)
+    copies: Kernels = []
+    if work.reductions and not target.simt and (lane := _lane_of_pairs(work, nest)):
+        relaid = {}
+        for v, order in orders_along(work, nest, lane).items():
+            turned = Value.fresh(
+                "permute", "view", (v,), order, tuple(v.shape[a] for a in order), v.dtype
+            )
+            copy = Value.fresh("cast", "elementwise", (turned,), None, turned.shape, v.dtype)
+            copies += lower_loops(FusionGroup.of_stored(copy, group.position), layouts, target)
+            relaid[v] = copy, order
+        if relaid:
+            work = work.with_relaid(relaid)
+            nest = analyse(work)
     lane = _reduction_lane(work, nest) if work.reductions else pointwise_lane(work, nest.loops)
     problem = LoopProblem(group, layouts, target, work, nest, lane)
     reductions = SIMT_REDUCTIONS if target.simt else SIMD_REDUCTIONS
-    return select(reductions if work.reductions else POINTWISE, problem).lower(problem)
+    return [
+        *copies,
+        *select(reductions if work.reductions else POINTWISE, problem).lower(problem),
+    ]
+
+
+def _lane_of_pairs(work: StagedGroup, nest: LoopNest) -> Loop | None:
+    """The loop over rows along which lanes would store, where each of many more rows reads the same
+    operands there (distances of all pairs of points): these are worth being transposed before."""
+    if len(nest.inner) != 1 or len(nest.rows) < 2 or nest.row_size > TUNING.pair_max_simd_row:
+        return None
+    lane = nest.rows[-1]
+    again = iterations(nest.rows[:-1])
+    wide = lane.extent >= 2 * work.vector_lanes()
+    return lane if wide and again >= TUNING.pair_min_reads and not work.is_small else None
 
 
 def _reduction_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:
@@ -109,7 +143,7 @@ def _is_large_splittable(p: LoopProblem) -> bool:
 def _supports_columns(p: LoopProblem) -> bool:
     n = p.nest.row_size
     large = n * p.nest.row_count >= 4 * TUNING.split_elements and n >= 64
-    return _is_large_splittable(p) and p.across_rows and large
+    return _is_large_splittable(p) and p.across_rows and large and not p.work.relaid
 
 
 def _supports_simd_split(p: LoopProblem) -> bool:

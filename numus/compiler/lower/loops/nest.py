@@ -13,7 +13,13 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.affine import Coefficients, accesses, collapsible, unit_stride_count
+from numus.compiler.lower.affine import (
+    AffineAnalysis,
+    Coefficients,
+    accesses,
+    collapsible,
+    unit_stride_count,
+)
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.stages import StagedGroup
 from numus.ir import Expr, const
@@ -139,6 +145,35 @@ def analyse(work: StagedGroup) -> LoopNest:
             d = Loop(loops.pop().extent * n, d.reduced, i)
         loops.append(d)
     return LoopNest(len(group.space), group.axes, loops, found, names, divides)
+
+
+def orders_along(work: StagedGroup, nest: LoopNest, lane: Loop) -> dict[Value, tuple[int, ...]]:
+    """Operands of the reductions that have gaps along a loop over rows, and are the same for all
+    others, with an order of their axes that has none; none of them where others have gaps, too."""
+    e = work.emitter()
+    for v in (*work.reductions, *work.aliases, *work.counts):
+        e.bind(v, _dummy(v))
+    names = {d: e.variable(f"p{i}", e.dim(d.extent)) for i, d in enumerate(nest.loops)}
+    index = nest.index(dict(names))
+    for r in work.reductions:
+        e.value(r.inputs[0], index_of(r.inputs[0].shape, index))
+    analysis, name = AffineAnalysis(e), names[lane]
+    others = {names[d] for d in nest.rows if d is not lane}
+    orders: dict[Value, tuple[int, ...]] = {}
+    for v, at in dict.fromkeys(e.loads):
+        along = [analysis.coefficients(x) for x in at or ()]
+        if at is None or None in along:
+            return {}
+        axes = [a for a, c in enumerate(along) if c and c.get(name)]
+        if not axes or (len(axes) == 1 and work.layouts[v][axes[0]] in (0, 1)):
+            continue
+        last, found = axes[-1], [c or {} for c in along]
+        if len(axes) > 1 or found[last][name] != 1 or any(others & c.keys() for c in found):
+            return {}
+        order = (*(a for a in range(len(found)) if a != last), last)
+        if orders.setdefault(v, order) != order:
+            return {}
+    return orders
 
 
 def _dummy(v: Value) -> Expr | tuple[Expr, Expr]:

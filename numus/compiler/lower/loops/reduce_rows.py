@@ -99,13 +99,19 @@ def lanes_across_rows(
     others = [d for d in nest.rows if d is not lane]
     vector = columns_per_thread(p)
     lanes = work.vector_lanes()
-    several = max(4, work.block_elements() // max(1, nest.row_size * lanes))  # vectors of a block
+    room = work.block_elements()
+    if work.relaid:  # operands of a block stay in L1
+        room = p.target.l1_bytes // (2 * work.widest_bytes())
+    several = max(4, room // max(1, nest.row_size * lanes))  # vectors of a block
     columns = min(lane.extent, work.threads * vector or several * lanes)
     if work.threads:
         e.block_size = work.threads_for(columns // vector)
     blocks = ceil_div(lane.extent, columns)
     width, count = e.scalar_arg(columns), e.scalar_arg(blocks)
-    line, block = divmod(number, count)
+    if work.relaid:  # operands of a block stay in L1 for all lines
+        block, line = divmod(number, e.scalar_arg(iterations(others)))
+    else:
+        line, block = divmod(number, count)
     at = delinearize(e, line, others)
     extent = e.dim(lane.extent)
     start, stop = ir.block_range(block, width, extent)
@@ -157,7 +163,8 @@ def _vectors_at_a_time(p: LoopProblem, columns: int) -> int:
     several accumulators overlap."""
     if p.work.threads or p.work.is_small:
         return 1
-    return max(1, min(p.work.rows_per_block(), columns // p.work.vector_lanes()))
+    wanted = TUNING.pair_vectors if p.work.relaid else p.work.rows_per_block()
+    return max(1, min(wanted, columns // p.work.vector_lanes()))
 
 
 def columns_per_thread(p: LoopProblem) -> int:

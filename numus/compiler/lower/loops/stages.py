@@ -16,7 +16,7 @@ from numus.compiler.graph.value import Layouts, Value, walk
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.tuning import TUNING, WARP
 from numus.compiler.lower.reducers import reducer
-from numus.shapes import size_of
+from numus.shapes import row_major, size_of
 from numus.target import Target
 
 Redirect = dict[Value, tuple[Value, int, int]]  # slice -> (whole, axis, start)
@@ -46,6 +46,7 @@ class StagedGroup:
         self.stored = [m for m in group.members if m in group.stored]  # always in this order
         self.stage = self._stages()
         self.notes = group.notes
+        self.relaid: dict[Value, tuple[Value, tuple[int, ...]]] = {}  # operand -> copy, axis order
         # element counts of means: known only where the loops are
         self.counts = [v for v in self.inlined(self.members) if v.op == "count"]
 
@@ -104,7 +105,15 @@ class StagedGroup:
         """An emitter of one kernel; `partials` are further values in memory."""
         e = Emitter({**self.layouts, **(partials or {})}, self.is_small, self.threads)
         e.redirect = self.redirect
+        e.relaid = self.relaid
+        e.layouts.update((copied, row_major(copied.shape)) for copied, _ in self.relaid.values())
         return e
+
+    def with_relaid(self, relaid: dict[Value, tuple[Value, tuple[int, ...]]]) -> StagedGroup:
+        """A copy that reads copies of operands, whose axes are in another order."""
+        found = copy(self)
+        found.relaid = relaid
+        return found
 
     @property
     def threads(self) -> int:
@@ -180,8 +189,12 @@ class StagedGroup:
 
     def vector_lanes(self) -> int:
         """Elements of a vector register, of the widest dtype."""
+        return max(1, self.target.vector_bytes // self.widest_bytes())
+
+    def widest_bytes(self) -> int:
+        """Of an element of the widest dtype, or four."""
         sizes = [dt.real_of(m.dtype).itemsize for m in self.members if m.dtype is not dt.bool_]
-        return max(1, self.target.vector_bytes // max(4, max(sizes, default=4)))
+        return max(4, max(sizes, default=4))
 
 
 # -- sums of squared deviations -------------------------------------------------------------------
