@@ -33,6 +33,9 @@ FUNCTIONS = {
     "itself": lambda m, x, y: m.abs(x[:, None] - x[None]).sum(-1),
     "reversed": lambda m, x, y: m.abs(x[:, None] - y[None, ::-1]).sum(-1),
     "three": lambda m, x, y: (x[:, None] * y[None] * y[:1]).sum(-1),
+    "forces": lambda m, x, y: (
+        (x[None] - y[:, None]) * ((x[None] - y[:, None]) ** 2).sum(-1, keepdims=True)
+    ).sum(1),
     "first": lambda m, x, y: (m.abs(x[:, None] - y[None])).sum(-1) + y[None, :, 0],
 }
 

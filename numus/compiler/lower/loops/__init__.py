@@ -55,18 +55,9 @@ def lower_loops(
     work = StagedGroup(group, layouts, target, redirect, aliases)
     nest = analyse(work)
     copies: Kernels = []
-    if work.reductions and not target.simt and (lane := _lane_of_pairs(work, nest)):
-        relaid = {}
-        for v, order in orders_along(work, nest, lane).items():
-            turned = Value.fresh(
-                "permute", "view", (v,), order, tuple(v.shape[a] for a in order), v.dtype
-            )
-            copy = Value.fresh("cast", "elementwise", (turned,), None, turned.shape, v.dtype)
-            copies += lower_loops(FusionGroup.of_stored(copy, group.position), layouts, target)
-            relaid[v] = copy, order
-        if relaid:
-            work = work.with_relaid(relaid)
-            nest = analyse(work)
+    if work.reductions and not target.simt and not work.is_small:
+        work, copies = _with_relaid_operands(work, nest)
+        nest = analyse(work) if copies else nest
     lane = _reduction_lane(work, nest) if work.reductions else pointwise_lane(work, nest.loops)
     problem = LoopProblem(group, layouts, target, work, nest, lane)
     reductions = SIMT_REDUCTIONS if target.simt else SIMD_REDUCTIONS
@@ -76,15 +67,34 @@ def lower_loops(
     ]
 
 
+def _with_relaid_operands(work: StagedGroup, nest: LoopNest) -> tuple[StagedGroup, Kernels]:
+    """Operands that have gaps along lanes, and are read by many rows (distances of all pairs of
+    points, forces between them), are transposed before: copies of them, and who reads these."""
+    for lane in (_lane_of_pairs(work, nest), _reduction_lane(work, nest)):
+        orders = orders_along(work, nest, lane) if lane is not None else {}
+        if not orders:
+            continue
+        copies: Kernels = []
+        relaid: dict[Value, tuple[Value, Shape]] = {}
+        for v, order in orders.items():
+            shape = tuple(v.shape[a] for a in order)
+            turned = Value.fresh("permute", "view", (v,), order, shape, v.dtype)
+            copy = Value.fresh("cast", "elementwise", (turned,), None, shape, v.dtype)
+            fused = FusionGroup.of_stored(copy, work.group.position)
+            copies += lower_loops(fused, work.layouts, work.target)
+            relaid[v] = copy, order
+        return work.with_relaid(relaid), copies
+    return work, []
+
+
 def _lane_of_pairs(work: StagedGroup, nest: LoopNest) -> Loop | None:
-    """The loop over rows along which lanes would store, where each of many more rows reads the same
-    operands there (distances of all pairs of points): these are worth being transposed before."""
+    """The loop over rows along which lanes would store, where many more rows may read the same
+    operands there."""
     if len(nest.inner) != 1 or len(nest.rows) < 2 or nest.row_size > TUNING.pair_max_simd_row:
         return None
+    again, wide = iterations(nest.rows[:-1]), 2 * work.vector_lanes()
     lane = nest.rows[-1]
-    again = iterations(nest.rows[:-1])
-    wide = lane.extent >= 2 * work.vector_lanes()
-    return lane if wide and again >= TUNING.pair_min_reads and not work.is_small else None
+    return lane if lane.extent >= wide and again >= TUNING.pair_min_reads else None
 
 
 def _reduction_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:

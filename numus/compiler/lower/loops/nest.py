@@ -22,6 +22,7 @@ from numus.compiler.lower.affine import (
 )
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.stages import StagedGroup
+from numus.compiler.lower.loops.tuning import TUNING
 from numus.ir import Expr, const
 
 ZERO, ONE = const(0), const(1)
@@ -148,8 +149,8 @@ def analyse(work: StagedGroup) -> LoopNest:
 
 
 def orders_along(work: StagedGroup, nest: LoopNest, lane: Loop) -> dict[Value, tuple[int, ...]]:
-    """Operands of the reductions that have gaps along a loop over rows, and are the same for all
-    others, with an order of their axes that has none; none of them where others have gaps, too."""
+    """Operands of the reductions that have gaps along a loop, and of which each element is read
+    many times, with an order of their axes that has none; nothing where others have gaps, too."""
     e = work.emitter()
     for v in (*work.reductions, *work.aliases, *work.counts):
         e.bind(v, _dummy(v))
@@ -158,7 +159,7 @@ def orders_along(work: StagedGroup, nest: LoopNest, lane: Loop) -> dict[Value, t
     for r in work.reductions:
         e.value(r.inputs[0], index_of(r.inputs[0].shape, index))
     analysis, name = AffineAnalysis(e), names[lane]
-    others = {names[d] for d in nest.rows if d is not lane}
+    most = nest.row_count * nest.row_size // TUNING.pair_min_reads  # elements of an operand
     orders: dict[Value, tuple[int, ...]] = {}
     for v, at in dict.fromkeys(e.loads):
         along = [analysis.coefficients(x) for x in at or ()]
@@ -167,10 +168,10 @@ def orders_along(work: StagedGroup, nest: LoopNest, lane: Loop) -> dict[Value, t
         axes = [a for a, c in enumerate(along) if c and c.get(name)]
         if not axes or (len(axes) == 1 and work.layouts[v][axes[0]] in (0, 1)):
             continue
-        last, found = axes[-1], [c or {} for c in along]
-        if len(axes) > 1 or found[last][name] != 1 or any(others & c.keys() for c in found):
+        last = axes[-1]
+        if len(axes) > 1 or (along[last] or {}).get(name) != 1 or v.size > most:
             return {}
-        order = (*(a for a in range(len(found)) if a != last), last)
+        order = (*(a for a in range(len(along)) if a != last), last)
         if orders.setdefault(v, order) != order:
             return {}
     return orders
