@@ -109,8 +109,16 @@ def taken_nodes(values: Node, order: OnDevices) -> Node:
     return custom(rule, 0, found, (values,))
 
 
+def _counted(function: Callable[..., Node], *operands: Node) -> Node:
+    """A sum of products of bools: whether any is true, as NumPy and SciPy have it."""
+    count = function(*(ew.cast(x, dt.int32) for x in operands))
+    return ew.ne(count, full(count.shape, 0, dt.int32))
+
+
 def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
     """A X, of values (nnz,) and X (n, columns)."""
+    if values.dtype is dt.bool_:
+        return _counted(functools.partial(product_nodes, pattern), values, x)
 
     def compute(values: Node, x: Node) -> Node:
         dev = x.device or values.device or default.device
@@ -138,6 +146,8 @@ def transposed_product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
 
 def sampled_nodes(pattern: Pattern, a: Node, b: Node) -> Node:
     """The elements of a bᵀ at a pattern's positions, of a (m, k) and b (n, k): SDDMM."""
+    if a.dtype is dt.bool_:
+        return _counted(functools.partial(sampled_nodes, pattern), a, b)
 
     def compute(a: Node, b: Node) -> Node:
         dev = a.device or b.device
@@ -157,6 +167,8 @@ def sampled_nodes(pattern: Pattern, a: Node, b: Node) -> Node:
 
 def masked_nodes(a: Pattern, b: Pattern, mask: Pattern, values: Node, others: Node) -> Node:
     """The elements of A B at a mask's positions, of values (nnz of a,) and (nnz of b,)."""
+    if values.dtype is dt.bool_:
+        return _counted(functools.partial(masked_nodes, a, b, mask), values, others)
 
     def compute(values: Node, others: Node) -> Node:
         dev = values.device or others.device or default.device

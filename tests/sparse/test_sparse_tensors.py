@@ -240,3 +240,31 @@ def test_axes_that_no_int64_can_number():
     b = sparse.coo_tensor([[1], [0]], [1.0], (2**62, 1))
     with pytest.raises(ShapeError, match="block: an axis"):
         sparse.vstack([b, b], format="coo")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_sums_of_bools_are_true_where_any_is(format):
+    rng = np.random.default_rng(4)
+    first, second = (rng.random((6, 8)) < 0.5 for _ in range(2))
+    a, b = made(first, format), made(second, format)
+    both = a + b
+    assert both.dtype is nm.bool_
+    np.testing.assert_array_equal(both.numpy(), first | second)
+    np.testing.assert_array_equal((a @ b.T).numpy(), first @ second.T)
+    np.testing.assert_array_equal(
+        sparse.sddmm(sparse.eye(6), nm.asarray(first), nm.asarray(second.T)).numpy() != 0,
+        np.eye(6, dtype=bool) & (first @ second.T),
+    )
+    rows, columns = rng.integers(0, 6, 60), rng.integers(0, 8, 60)
+    values = rng.random(60) < 0.5
+    many = sparse.coo_tensor(np.stack([rows, columns]), values, (6, 8))
+    wanted = np.zeros((6, 8), bool)
+    np.logical_or.at(wanted, (rows, columns), values)
+    for found in (
+        many,
+        many.coalesce(),
+        many.to_csr(),
+        many.to_csr().sum_duplicates(),
+        many.to_dia(),
+    ):
+        np.testing.assert_array_equal(found.numpy(), wanted)
