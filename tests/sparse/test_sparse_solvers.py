@@ -223,6 +223,16 @@ def test_honest_endings():
     assert len(linalg.cg(a, b).plot().splitlines()) == 12
 
 
+def test_a_residual_that_departed_from_the_true_one_is_no_solution():
+    """CGS squares the residual polynomial of BiCG: its iterates may grow by far before they end."""
+    rng = np.random.default_rng(24)
+    dense = rng.standard_normal((24, 24)) * (rng.random((24, 24)) < 0.15)
+    a, b = made((dense + dense.T).astype(np.float32)), rng.standard_normal(24).astype(np.float32)
+    found = linalg.cgs(a, b, rtol=1e-4, maxiter=400)
+    true = np.linalg.norm(b - (dense + dense.T) @ found.x.numpy())
+    assert (found.info.item() == 0) == (true < 1e-2 * np.linalg.norm(b))
+
+
 BAD = {
     "not square": lambda: linalg.cg(made(np.ones((2, 3))), np.ones(2)),
     "another length": lambda: linalg.gmres(made(POISSON), np.ones(5)),
