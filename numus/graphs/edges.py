@@ -16,11 +16,20 @@ import numus as nm
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.evaluation.evaluate import is_known
 from numus.shapes import as_int
-from numus.sparse.pattern import Array, OnDevices, Pattern, from_coordinates, index_dtype
+from numus.sparse.pattern import (
+    Array,
+    OnDevices,
+    Pattern,
+    from_coordinates,
+    grouped,
+    index_dtype,
+)
 from numus.sparse.products import taken
 from numus.sparse.structure import CSR
 from numus.sparse.tensor import SparseTensor
 from numus.tensor import Tensor
+
+_MANY_EDGES = 1 << 20  # whose order takes 4 MiB
 
 
 class EdgeIndex:
@@ -79,15 +88,20 @@ class EdgeIndex:
     @functools.cached_property
     def by_target(self) -> tuple[Pattern, OnDevices | None]:
         """Targets × sources by rows, and which edge each entry is; None: in the same order."""
-        shape = self.sizes[::-1]
-        pattern, order = from_coordinates(self.target.array, self.source.array, shape)
-        in_order = bool((np.diff(order) == 1).all()) and (order.size == 0 or order[0] == 0)
-        return pattern, None if in_order else OnDevices(order)
+        if "pattern" in self.__dict__:
+            _, order = grouped(self.target.array, self.sizes[1])
+            return self.pattern, _unless_in_order(order.copy())
+        pattern, order = from_coordinates(self.target.array, self.source.array, self.sizes[::-1])
+        return pattern, _unless_in_order(order)
 
-    @property
+    @functools.cached_property
     def pattern(self) -> Pattern:
-        """Targets × sources by rows."""
-        return self.by_target[0]
+        """Targets × sources by rows. The order of many edges is found again where it is needed,
+        which it is not where edges have no weights."""
+        if "by_target" in self.__dict__ or self.num_edges < _MANY_EDGES:
+            return self.by_target[0]
+        found, _ = from_coordinates(self.target.array, self.source.array, self.sizes[::-1])
+        return Pattern(found.shape, found.pointers.array.copy(), found.indices.array)
 
     def by_rows(self, values: Tensor) -> Tensor:
         """What edges have, in the order of the pattern's entries."""
@@ -171,6 +185,11 @@ class EdgeIndex:
     def __repr__(self) -> str:
         nodes = self.sizes[0] if self.sizes[0] == self.sizes[1] else self.sizes
         return f"EdgeIndex(num_nodes={nodes}, num_edges={self.num_edges})"
+
+
+def _unless_in_order(order: Array) -> OnDevices | None:
+    in_order = bool((np.diff(order) == 1).all()) and (order.size == 0 or order[0] == 0)
+    return None if in_order else OnDevices(order)
 
 
 def _pairs(edge_index: Any) -> Array:

@@ -119,6 +119,6 @@ def edge_softmax(logits: Any, edge_index: Any, num_nodes: int | None = None) -> 
         raise ShapeError(
             f"edge_softmax: numbers of shape {tuple(logits.shape)} for {edges.num_edges} edges"
         )
-    wide = logits.reshape(edges.num_edges, -1) if edges.num_edges else logits[:, None]
+    wide = logits if logits.ndim == 2 else logits[:, None]
     found = row_softmax(edges.pattern, edges.by_rows(wide))
     return edges.by_edges(found).reshape(logits.shape)

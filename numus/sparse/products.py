@@ -138,8 +138,15 @@ def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
     return differentiated(pattern, "product", make, compute, values, x)
 
 
+def _is_one_number(values: Node) -> bool:
+    """A constant that is broadcast, as the ones of a sum."""
+    return values.prim.name == "broadcast" and values.inputs[0].prim.name == "constant"
+
+
 def transposed_product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
     """Aᵀ X, by the transposed pattern, which is kept."""
+    if _is_one_number(values):
+        return product_nodes(pattern.swapped, values, x)
     swapped, order = pattern.transposed
     return product_nodes(swapped, at_positions(values, order), x)
 

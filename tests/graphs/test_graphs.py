@@ -211,3 +211,37 @@ def test_components_and_ranks():
         wanted = 0.85 * walk @ wanted + 0.15 / N
     np.testing.assert_allclose(rank, wanted, atol=1e-5)
     assert graphs.connected_components(np.zeros((2, 0), int), num_nodes=0)[0] == 0
+
+
+def test_softmax_of_no_edges():
+    none = np.zeros((2, 0), np.int64)
+    for shape in ((0,), (0, 2)):
+        assert graphs.edge_softmax(nm.zeros(shape), none, 4).shape == shape
+
+
+def test_orders_of_many_edges_are_found_when_they_are_needed(monkeypatch):
+    monkeypatch.setattr("numus.graphs.edges._MANY_EDGES", 1)
+    rng = np.random.default_rng(0)
+    pairs, weight = rng.integers(0, 9, (2, 40)), nm.asarray(rng.standard_normal(40))
+    x = nm.asarray(rng.standard_normal((9, 3)))
+    edges, other = (graphs.EdgeIndex(pairs, 9) for _ in range(2))
+    dense = np.zeros((9, 9))
+    np.add.at(dense, (pairs[1], pairs[0]), 1)
+
+    def total(x):
+        return nm.sum(graphs.propagate(x, edges) ** 2)
+
+    np.testing.assert_allclose(graphs.propagate(x, edges).numpy(), dense @ x.numpy(), rtol=1e-12)
+    wanted = 2 * dense.T @ (dense @ x.numpy())
+    np.testing.assert_allclose(nm.grad(total)(x).numpy(), wanted, rtol=1e-12)
+    assert "by_target" not in edges.__dict__
+    assert "transposed" not in edges.pattern.__dict__
+    found = graphs.propagate(x, edges, weight).numpy()
+    np.testing.assert_array_equal(found, graphs.propagate(x, other, weight).numpy())
+    assert edges.by_target[0] is edges.pattern
+    by_weights = nm.grad(lambda x: nm.sum(graphs.propagate(x, edges, weight) ** 2))(x)
+    swapped = edges.pattern.swapped
+    assert edges.pattern.transposed[0] is swapped
+    dense = np.zeros((9, 9))
+    np.add.at(dense, (pairs[1], pairs[0]), weight.numpy())
+    np.testing.assert_allclose(by_weights.numpy(), 2 * dense.T @ (dense @ x.numpy()), rtol=1e-11)

@@ -223,6 +223,13 @@ def test_honest_endings():
     assert len(linalg.cg(a, b).plot().splitlines()) == 12
 
 
+def test_a_multigrid_is_a_preconditioner():
+    a, b = made(poisson(12, 12)), right(144)
+    levels = linalg.smoothed_aggregation(a)
+    found, wanted = (linalg.cg(a, b, M=m, rtol=1e-9) for m in (levels, levels.preconditioner()))
+    np.testing.assert_array_equal(found.x.numpy(), wanted.x.numpy())
+
+
 def test_a_residual_that_departed_from_the_true_one_is_no_solution():
     """CGS squares the residual polynomial of BiCG: its iterates may grow by far before they end."""
     rng = np.random.default_rng(24)

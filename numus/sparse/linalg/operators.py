@@ -155,10 +155,12 @@ def columns_of(
 
 
 def preconditioner(m: Any, n: int, op: str) -> System | None:
-    """A matrix or operator that approximates the inverse, or a function, which is taken to be its
-    own adjoint: it need not be linear. No derivative goes through it."""
+    """A matrix, an operator or a `Multigrid` that approximates the inverse, or a function, which is
+    taken to be its own adjoint: it need not be linear. No derivative goes through it."""
     if m is None:
         return None
+    if hasattr(m, "preconditioner"):
+        m = m.preconditioner()
     if callable(m) and not isinstance(m, (SparseTensor, LinearOperator, Tensor)):
 
         def apply(parameters: Any, x: Tensor) -> Tensor:
