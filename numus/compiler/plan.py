@@ -99,7 +99,7 @@ class Plan(ScheduledPlan):
         steps = [step for i, step in enumerate(steps) if i not in hoisted.steps]
         self.hoisted, self.hoisted_bytes = hoisted.offset, hoisted.nbytes
         self.hoisted_steps = len(once)
-        steps = self._lower_peak(steps, temporary, lower, layouts, in_memory)
+        steps = self._lower_peak(steps, temporary, lower, layouts, in_memory, external)
         self.steps, self.group_of_step, self.in_place, self.waves = [], [], [], []
         fusion: Any = None
         if self.runtime.target.dependent_launch:
@@ -140,6 +140,7 @@ class Plan(ScheduledPlan):
         lower: LoweringCache,
         layouts: Layouts,
         in_memory: set[Value],
+        external: set[Value],
     ) -> Steps:
         """The steps, with less packed ahead and with recomputed values, where many bytes live."""
         target = self.runtime.target
@@ -150,6 +151,14 @@ class Plan(ScheduledPlan):
             return steps
         analyse = partial(Liveness, temporary, self.workers)
         if target.simt:
+            if self._overwrites:
+                accesses_of = functools.cache(BufferAccesses)
+                analyse = partial(
+                    analyse,
+                    in_place=lambda step, group: in_place_pairs(
+                        step, group.stored, external, accesses_of
+                    ),
+                )
             moved = sum(nbytes(v) for step, _ in steps for v in reads(step) | writes(step))
             budget = moved // TUNING.remat_traffic_fraction
             return rematerialize(steps, analyse, lower, ignored, layouts, budget, traffic)

@@ -442,6 +442,11 @@ def approx_div(a: Expr, b: Expr) -> Expr:
     return make("div", a.dtype, (a, b), "approx")
 
 
+def approx_reciprocal(a: Expr) -> Expr:
+    """1 / a to 1 ulp by the target's approximation, in float32; a is neither tiny nor huge."""
+    return make("div", a.dtype, (_same(1.0, a), a), "reciprocal")
+
+
 def approx_rsqrt(a: Expr) -> Expr:
     """1 / sqrt(a) to a few ulp by the target's approximation; callers refine it."""
     return make("div", a.dtype, (_same(1.0, a), sqrt(a)), "rsqrt")

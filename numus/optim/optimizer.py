@@ -161,7 +161,11 @@ class Optimizer:
         self.param_groups = [*self.param_groups, made]  # another list: programs look at which
         self.state.update(self._initial(made))
         # the first step is then the same program as those that follow
-        evaluate_all(x for p in params for x in (p, *self.state[p].values()))
+        states = [x for p in params for x in self.state[p].values()]
+        for x in states:  # equal ones of one evaluation share memory, where no step may write
+            if x.nbytes >= _OWN_MEMORY_BYTES:
+                evaluate_all((x,))
+        evaluate_all((*params, *states))
 
     def _initial(self, group: ParamGroup) -> dict[Tensor, State]:
         """State at the beginning; parameters that go in step share one count of steps."""
@@ -364,6 +368,7 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
+_OWN_MEMORY_BYTES = 1 << 20  # of a state that is evaluated by itself
 _EXTRA = ("initial_lr", "max_lr", "min_lr", "name", "swa_lr")  # what schedulers keep in groups
 
 

@@ -7,6 +7,7 @@ import simt_machine
 
 import numus as nm
 from numus.compiler.schedule.in_place import BufferAccesses
+from numus.compiler.schedule.tuning import TUNING
 from numus.ir.stored_kernel import pack_kernel, unpack_kernel
 from numus.nn import functional as F
 from numus.runtime.cuda.properties import capability_fields
@@ -39,6 +40,31 @@ def test_cross_entropy_takes_the_memory_of_one_matrix_of_scores():
         gradients(x, np.zeros(rows, np.int64), w, "null_rows")
     matrix = 4 * rows * classes
     assert matrix < null.counts.peak < 1.3 * matrix
+
+
+def test_what_is_written_in_place_counts_once_at_the_peak():
+    """Activations are computed again only where memory is short."""
+    rows, hidden, classes = 4096, 128, 8000
+    matrix = 2 * rows * classes
+    shapes = (rows, hidden), (hidden, hidden), (hidden, classes)
+
+    def loss(x, v, w, t):
+        with nm.autocast("bf16"):
+            return F.cross_entropy(F.gelu(x @ v) @ w, t)
+
+    def kernels(name, memory):
+        null = NullRuntime()
+        target = replace(simt_machine.HOPPER, **capability_fields(90))
+        null.target = replace(target, memory_bytes=int(memory * TUNING.remat_memory_fraction))
+        BACKENDS[name] = lambda index: null
+        given = [nm.asarray(np.zeros(s, np.float32), device=name) for s in shapes]
+        given.append(nm.asarray(np.zeros(rows, np.int64), device=name))
+        nm.eval(nm.jit(nm.grad(loss, (0, 1, 2)))(*given))
+        return null.counts.kernels
+
+    plenty = kernels("null_plenty", 100 * matrix)
+    assert kernels("null_enough", 1.5 * matrix) == plenty
+    assert kernels("null_short", 0.5 * matrix) > plenty
 
 
 def test_kernels_from_disk_take_no_more_memory():

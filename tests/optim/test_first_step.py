@@ -26,3 +26,11 @@ def test_later_steps_compile_no_kernels(make):
         loss.item()
         counts.append(len(log))
     assert counts[0] == counts[-1], [record.name for record in list(log)[counts[0] - counts[-1] :]]
+
+
+def test_states_have_memory_of_their_own():
+    """Equal zeros of one evaluation would share theirs, where the first step could not write."""
+    p = nm.ones((1 << 19,)).requires_grad_()
+    state = optim.AdamW([p]).state[p]
+    memories = [state[name]._node.view.storage.memory for name in ("exp_avg", "exp_avg_sq")]
+    assert memories[0] is not memories[1]

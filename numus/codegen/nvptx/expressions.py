@@ -162,6 +162,8 @@ class ThreadExpressions(ThreadContext):
         if e.op == "or" and _is_masked(e.args[0]) and e.args[1].op == "const":
             mask, bits = e.args[0].args[1].attr, e.args[1].attr
             return self.each(e.args[0].args[:1], lambda s, x: self._masked_or(x, mask, bits))
+        if e.op == "div" and e.attr == "reciprocal" and e.dtype is dt.float32:
+            return self.each(e.args[1:], lambda s, x: self._approx("reciprocal", x))
         if e.op == "div" and e.attr == "rsqrt" and e.dtype is dt.float32:
             return self.each(e.args[1].args, lambda s, x: self._approx("rsqrt", x))
         if e.op == "div" and e.attr == "rough rsqrt":

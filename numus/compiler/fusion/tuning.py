@@ -33,6 +33,12 @@ class FusionTuning:
     large_pointwise_elements: int = 1 << 16
     max_scalar_siblings: int = 6
 
+    # Sums of columns beside reductions of rows.
+    column_sums_min_columns: int = 256
+    column_sums_max_columns: int = 2048
+    column_sums_min_rows: int = 16  # for each multiprocessor
+    column_sums_max_members: int = 3  # before others join
+
     # Elements of a large row, of which one is read ahead of a kernel that may overwrite the row.
     picked_row_elements: int = 64
 

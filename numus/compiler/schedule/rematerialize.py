@@ -27,6 +27,8 @@ Steps = list[tuple[LoweredKernel, FusionGroup]]
 Lower = Callable[[FusionGroup], Sequence[LoweredKernel]]
 Bytes = Callable[[Value], int]  # of a value in the arena, 0 for inputs and results
 Cost = Callable[[Sequence[Value], Sequence[Value]], int]  # of values, from operands in memory
+# Pairs (output, input) of a step's temporaries that may share memory.
+InPlace = Callable[[LoweredKernel, FusionGroup], Sequence[tuple[Value, Value]]]
 _TOO_MUCH = 1 << 62
 
 
@@ -48,9 +50,18 @@ class Liveness:
     label for all that follow.
     """
 
-    def __init__(self, temporary: Bytes, workers: int, steps: Steps) -> None:
+    def __init__(
+        self,
+        temporary: Bytes,
+        workers: int,
+        steps: Steps,
+        in_place: InPlace = lambda step, group: (),
+    ) -> None:
         self.temporary, self._workers = temporary, workers
         self.labels = [float(i) for i in range(len(steps))]
+        self._in_place = [
+            (float(i), v, x) for i, (step, g) in enumerate(steps) for v, x in in_place(step, g)
+        ]
         self._scratch = [step.scratch_bytes(workers) for step, _ in steps]
         self.uses: dict[Value, list[float]] = {}  # labels of steps
         for i, (step, _) in enumerate(steps):
@@ -76,6 +87,11 @@ class Liveness:
         np.add.at(change, np.searchsorted(labels, begins), sizes)
         np.subtract.at(change, np.searchsorted(labels, ends) + 1, sizes)
         self.live = np.cumsum(change[:-1]) + np.array(self._scratch, np.int64)
+        taken: set[Value] = set()  # inputs that die where an output is written over them
+        for label, v, x in self._in_place:
+            if not {v, x} & taken and self.uses[v][0] == label == self.uses[x][-1]:
+                taken |= {v, x}
+                self.live[self.number(label)] -= self.temporary(v)
 
     def number(self, label: float) -> int:
         """Of a step, in order."""
@@ -180,6 +196,7 @@ def _best(
     """The candidate that lowers the peak most, of these the cheapest; None where none does."""
     peak = int(liveness.live.argmax())
     label = liveness.labels[peak]
+    enough = liveness.live[peak] * (1 - 1 / TUNING.remat_min_gain_fraction)
     best: tuple[int, int, int] | None = None
     found = None
     for v, uses in liveness.uses.items():
@@ -199,7 +216,7 @@ def _best(
         )
         new_peak = int(liveness.without(candidate).max())
         rank = new_peak, candidate.cost, candidate.last - candidate.next
-        if new_peak < liveness.live[peak] and (best is None or rank < best):
+        if new_peak < enough and (best is None or rank < best):
             best, found = rank, candidate
     return found
 

@@ -21,7 +21,8 @@ class ScheduleTuning:
     remat_flops_fraction: int = 64  # 1/n of the flops that may be computed twice
     remat_expensive_flops: int = 64  # that an expensive elementwise function counts for
     remat_traffic_fraction: int = 64  # on GPUs, 1/n of the bytes moved,
-    remat_memory_fraction: int = 16  # from temporaries of 1/n of the device's memory on
+    remat_memory_fraction: int = 20  # from temporaries of 1/n of the device's memory on
+    remat_min_gain_fraction: int = 1024  # of the peak, 1/n that a value takes at least
 
 
 TUNING = ScheduleTuning()

@@ -29,6 +29,18 @@ def exp_of_reduced(r: Expr) -> Expr:
     return fp.horner(r, (1.0, 1.0, *fp.parts(r, EXP)), loose=True)
 
 
+def exp_of_twice(x: Expr) -> tuple[Expr, Expr]:
+    """exp(2 x) as a factor of 2**n, and a float that holds n in its lowest bits; |x| < 2**9. Powers
+    of two are in the constants: x is not doubled."""
+    high, low = fp.parts(x, _LN2_PARTS)
+    n, biased = fp.nearest_integer(x, 2.0 * fp.parts(x, LOG2_E)[0])
+    half = fma(n, -0.5 * high, x, allow_unfused=True)
+    half = fma(n, -0.5 * low, half, allow_unfused=True)
+    coefficients = (1.0, 1.0, *fp.parts(x, EXP))
+    scaled = [c * 2.0**k for k, c in enumerate(coefficients)]
+    return fp.horner(half, scaled, loose=True), biased
+
+
 def exp_out_of_range(x: Expr, shift: int = 0) -> Expr:
     """e**x 2**shift where that may be subnormal, zero, infinite or NaN."""
     r, biased = reduce_exp(x)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, approx_div, fma, select, slow_path_select, sqrt
+from numus.ir import Expr, approx_div, approx_reciprocal, fma, select, slow_path_select, sqrt
 from numus.kernels.math import _tools as fp
 from numus.kernels.math._coefficients import COSH, LN2, LOG2_E, SINH, TANH
-from numus.kernels.math.exponential import exp, exp_of_reduced, exp_out_of_range, reduce_exp
+from numus.kernels.math.exponential import exp, exp_of_twice, exp_out_of_range
 from numus.kernels.math.logarithm import log1p_pair, natural, reduce_log
 
 _LARGE = 2.0**40  # where sqrt(x**2 + 1) is x to the last bit, and x**2 far from overflow
@@ -67,9 +67,12 @@ def tanh(x: Expr) -> Expr:
     size = fp.absolute(x)
     square = x * x
     near = fma(square * x, fp.polynomial(square, TANH), x)
-    twice = fp.at_most(size, 9.5 if fp.is32(x) else 20.0) * 2.0  # 1 beyond
-    r, biased = reduce_exp(twice)
-    far = 1.0 - approx_div(fp.like(x, 2.0), fma(exp_of_reduced(r), fp.biased_power(biased), 1.0))
+    part, biased = exp_of_twice(fp.at_most(size, 9.5 if fp.is32(x) else 20.0))  # 1 beyond
+    divisor = fma(part, fp.biased_power(biased), 1.0)
+    if fp.is32(x):  # an ulp of the reciprocal is half of one of the result, at most
+        far = fma(approx_reciprocal(divisor), -2.0, 1.0, allow_unfused=True)
+    else:
+        far = 1.0 - approx_div(fp.like(x, 2.0), divisor)
     return fp.copysign(select(size < 0.625, near, far), x)
 
 

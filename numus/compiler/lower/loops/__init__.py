@@ -8,6 +8,7 @@ supports the problem lowers it.
 from __future__ import annotations
 
 from numus import dtypes as dt
+from numus.compiler.fusion.column_sums import column_sums_of, rows_of
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Layouts, Value
@@ -26,7 +27,11 @@ from numus.compiler.lower.loops.reduce_columns import lower_columns
 from numus.compiler.lower.loops.reduce_pairs import lower_pairs, supports_pairs
 from numus.compiler.lower.loops.reduce_pairs_stored import lower_pair_matrix, supports_pair_matrix
 from numus.compiler.lower.loops.reduce_rows import lower_rows
-from numus.compiler.lower.loops.reduce_rows_registers import lower_cluster_rows, lower_register_rows
+from numus.compiler.lower.loops.reduce_rows_registers import (
+    lower_cluster_rows,
+    lower_register_rows,
+    lower_rows_and_columns,
+)
 from numus.compiler.lower.loops.reduce_rows_subwarp import SubwarpRows, supports_subwarp
 from numus.compiler.lower.loops.reduce_split import lower_split, supports_simt_split
 from numus.compiler.lower.loops.stages import Redirect, StagedGroup
@@ -52,19 +57,29 @@ def lower_loops(
     `redirect` stores a member as a slice of another value; `aliases` has the members that compute
     values which others of the group refer to.
     """
+    columns = column_sums_of(group)
+    if columns is not None:
+        parts = (StagedGroup(g, layouts, target) for g in (rows_of(group, columns), columns))
+        rows, beside = (_problem(part, analyse(part)) for part in parts)
+        together = lower_rows_and_columns(rows, beside)
+        return [*_lower(rows), *_lower(beside)] if together is None else together
     work = StagedGroup(group, layouts, target, redirect, aliases)
     nest = analyse(work)
     copies: Kernels = []
     if work.reductions and not target.simt and not work.is_small:
         work, copies = _with_relaid_operands(work, nest)
         nest = analyse(work) if copies else nest
+    return [*copies, *_lower(_problem(work, nest))]
+
+
+def _problem(work: StagedGroup, nest: LoopNest) -> LoopProblem:
     lane = _reduction_lane(work, nest) if work.reductions else pointwise_lane(work, nest.loops)
-    problem = LoopProblem(group, layouts, target, work, nest, lane)
-    reductions = SIMT_REDUCTIONS if target.simt else SIMD_REDUCTIONS
-    return [
-        *copies,
-        *select(reductions if work.reductions else POINTWISE, problem).lower(problem),
-    ]
+    return LoopProblem(work.group, work.layouts, work.target, work, nest, lane)
+
+
+def _lower(problem: LoopProblem) -> Kernels:
+    reductions = SIMT_REDUCTIONS if problem.target.simt else SIMD_REDUCTIONS
+    return select(reductions if problem.work.reductions else POINTWISE, problem).lower(problem)
 
 
 def _with_relaid_operands(work: StagedGroup, nest: LoopNest) -> tuple[StagedGroup, Kernels]:

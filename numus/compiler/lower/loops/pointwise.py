@@ -164,7 +164,10 @@ def _vectors(p: LoopProblem, only_gathers: bool = False) -> Kernels | None:
         if len(found) > TUNING.long_min_ops:
             width = min(width, 2)
         e.block_size, vectors = TUNING.arithmetic_block
-        vectors = vectors // 2 if itemsize > 4 else vectors
+        if itemsize > 4:
+            vectors //= 2
+        elif TUNING.several_min_ops < len(found) <= TUNING.long_min_ops:
+            vectors *= 2
     if gathers:
         e.block_size, vectors = TUNING.gather_block
         if lane.extent <= WARP * width * TUNING.gather_warp_vectors:

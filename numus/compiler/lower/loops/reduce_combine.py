@@ -83,6 +83,8 @@ class CombineKernel:
         self.combined: dict[Value, list[Expr]] = {}
 
     def lower(self) -> LoweredKernel:
+        if self._has_tiles():
+            return self._lower_tiles()
         e, work = self.e, self.work
         body: list[Stmt] = []
         numbered = list(enumerate(work.reductions))
@@ -102,6 +104,68 @@ class CombineKernel:
             grid = ceil_div(grid, per_block)
         return e.grid_kernel("combine_partials", self.g, body, grid, ("combine",))
 
+    # -- tiles of rows and splits -----------------------------------------------------------------
+
+    def _has_tiles(self) -> bool:
+        """Rows are adjacent in memory: a block takes a sector of them, and its threads share the
+        splits. Deviations need the means of all splits first."""
+        return (
+            bool(self.work.threads)
+            and not self.work.sqdevs
+            and self.split.count >= TUNING.combine_min_splits
+            and self.row_count >= TUNING.combine_tile_rows
+        )
+
+    def _lower_tiles(self) -> LoweredKernel:
+        """Each thread combines every n-th split of a row; a thread for each row combines those."""
+        e, g, rows = self.e, self.g, const(TUNING.combine_tile_rows)
+        threads = e.block_size = TUNING.combine_tile_threads
+        lanes = threads // TUNING.combine_tile_rows
+        self.block_per_row, self.lane_per_row = False, True
+        numbered = list(enumerate(self.work.reductions))
+        t, j, k = ir.var("t"), ir.var("j"), ir.var("k")
+        first = ir.mul(g, rows)
+        lane, row = divmod(t, rows)
+        self.row = ir.minimum(ir.add(first, row), ir.sub(self.stride, const(1)))
+        parts = {i: self._registers(i, r) for i, r in numbered}
+        shared = {i: [self._shared(x.dtype, threads) for x in parts[i]] for i, _ in numbered}
+        own = [s for i, r in numbered for s in self._initial(r, parts[i])]
+        own.append(self._splits([(i, r, parts[i]) for i, r in numbered], lane, lanes))
+        own += [
+            ir.Store(b, t, ir.read(x))
+            for i, _ in numbered
+            for b, x in zip(shared[i], parts[i], strict=True)
+        ]
+        self.row = ir.add(first, j)
+        self.at = delinearize(e, self.row, self.p.nest.rows)
+        body: list[Stmt] = []
+        for i, r in numbered:
+            totals = [ir.Register(f"total{i}_{n}", x.dtype, True) for n, x in enumerate(parts[i])]
+            at = ir.add(ir.mul(k, rows), j)
+            merged = reducer(r).merge(ir.reads(totals), [ir.load(b, at) for b in shared[i]])
+            step, _ = ir.assign(totals, merged, f"t{i}")
+            body += [*self._initial(r, totals), ir.For(k, ZERO, const(lanes), "serial", step)]
+            body += self._finish(i, r, totals)
+        for m, r in self.work.aliases.items():
+            e.bindings[m] = e.bindings[r]
+        body += store_per_row(self.p, e, self.at)
+        end = ir.minimum(rows, ir.sub(self.stride, first))
+        loops: list[Stmt] = [
+            ir.For(t, ZERO, const(threads), "lanes", own),
+            ir.For(j, ZERO, end, "lanes", body),
+        ]
+        grid = ceil_div(self.row_count, TUNING.combine_tile_rows)
+        return e.grid_kernel("combine_partials", g, loops, grid, ("combine",))
+
+    def _shared(self, dtype: dt.DType, size: int) -> ir.Buffer:
+        found = ir.Buffer(f"w{len(self.e.scratch)}", dtype, "scratch", const(size))
+        self.e.scratch.append(found)
+        return found
+
+    def _initial(self, r: Value, registers: list[ir.Register]) -> list[Stmt]:
+        pairs = zip(reducer(r).initial(), registers, strict=True)
+        return ir.sets(registers, [x.cast(register.dtype) for x, register in pairs])
+
     def _reductions(self, numbered: list[tuple[int, Value]]) -> list[Stmt]:
         """Combine the splits of some reductions in one loop, then bind their results."""
         if all(self._vanishes(r) for _, r in numbered):
@@ -111,9 +175,7 @@ class CombineKernel:
         registers = {i: self._registers(i, r) for i, r in numbered}
         body: list[Stmt] = []
         for i, r in numbered:
-            dtypes = [x.dtype for x in registers[i]]
-            initial = [x.cast(t) for x, t in zip(reducer(r).initial(), dtypes, strict=True)]
-            body += ir.sets(registers[i], initial)
+            body += self._initial(r, registers[i])
         body.append(self._loop([(i, r, registers[i]) for i, r in numbered]))
         for i, r in numbered:
             body += self._finish(i, r, registers[i])
@@ -158,11 +220,21 @@ class CombineKernel:
             for i, r, registers in some:
                 body += self._accumulate(r, registers, part, f"u{i}", None)
             return ir.For(part, ZERO, self.count, "serial", body)
-        first, lane = ir.var(f"c{i}s"), ir.var(f"c{i}l")
-        pitch = self.e.block_size if self.block_per_row else 1
+        if not self.block_per_row:
+            return self._splits(some, ZERO, 1)
+        lane = ir.var(f"c{i}l")
+        own = self._splits(some, lane, self.e.block_size)
+        return ir.For(lane, ZERO, const(self.e.block_size), "lanes", [own])
+
+    def _splits(
+        self, some: list[tuple[int, Value, list[ir.Register]]], lane: Expr, pitch: int
+    ) -> Stmt:
+        """The loop over every `pitch`-th split from `lane` on."""
+        first = ir.var(f"c{some[0][0]}s")
+        body: list[Stmt] = []
         min_loads, max_loads = TUNING.combine_loads
         unroll = max_loads if self.split.count > min_loads else min_loads
-        if self.block_per_row:  # no more than each thread has
+        if pitch > 1:  # no more than each thread has
             unroll = min(min_loads, 1 << (ceil_div(self.split.count, pitch) - 1).bit_length())
         unroll = max(min(unroll, TUNING.combine_min_unroll), unroll // len(some))
         for k in range(unroll):
@@ -171,11 +243,7 @@ class CombineKernel:
             for i, r, registers in some:
                 inside = number < self.count
                 body += self._accumulate(r, registers, clamped, f"u{i}s{k}", inside)
-        step = const(unroll * pitch)
-        if not self.block_per_row:
-            return ir.For(first, ZERO, self.count, "serial", body, step=step)
-        own = ir.For(first, lane, self.count, "serial", body, step=step)
-        return ir.For(lane, ZERO, const(self.e.block_size), "lanes", [own])
+        return ir.For(first, lane, self.count, "serial", body, step=const(unroll * pitch))
 
     def _accumulate(
         self, r: Value, registers: list[ir.Register], part: Expr, tag: str, in_bounds: Expr | None

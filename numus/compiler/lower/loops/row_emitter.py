@@ -149,7 +149,9 @@ class RowEmitter:
         variables = [e.variable(f"x{stage}_{i}", e.dim(d.extent)) for i, d in enumerate(inner)]
         at = {**self.at, **dict(zip(inner, variables, strict=True))}
         position = loop_nest.linearize(e, inner, at)
-        if self.is_flat:
+        several = self.lane is not None and len(self.spans) > 1
+        is_flat = self.is_flat or (several and self.work.reads_in_order(stage))
+        if is_flat:
             position = e.variable(f"x{stage}", loop_nest.total_extent(e, inner))
             at.update(loop_nest.delinearize(e, position, inner))
         index = self.nest.index(at)
@@ -172,16 +174,16 @@ class RowEmitter:
             if nested_block(self)[1]:
                 return sum_nested_blocks(self, variables, out, body, state, 4 if sums_only else 1)
         # several vectors at a time hide the latency of a reduction
-        unroll = 4 if reductions and sums_only else 1
+        unroll = 4 if reductions and (sums_only or (self.work.threads and not stored)) else 1
         loops = list(zip(inner, variables, self.spans, strict=True))
-        if self.is_flat:
+        if is_flat:
             size = loop_nest.total_extent(e, inner[1:])
             start, stop = (ir.mul(x, size) for x in self.spans[0])
-            body = [ir.For(position, start, stop, "lanes", body)]
+            body = [ir.For(position, start, stop, "lanes", body, unroll=unroll)]
             loops = []
         for d, v, span in reversed(loops):
             if self.tiling is not None:
-                body = [_resident_loop(self.tiling, v, span, body)]
+                body = [resident_loop(self.tiling, v, span, body)]
             elif d is self.lane:
                 body = [ir.For(v, *span, "lanes", body, unroll=unroll)]
             else:
@@ -364,6 +366,15 @@ class RowEmitter:
             free.append((max(stages), rows[v]))
         return rows, dtypes
 
+    def roots(self) -> list[tuple[Value, int]]:
+        """What is computed at every point of the row, and in which stage."""
+        work = self.work
+        return [
+            (m.inputs[0] if m.kind == "reduce" else m, work.stage[m])
+            for m in work.members
+            if m.kind == "reduce" or (m in work.group.stored and work.is_full(m))
+        ]
+
     def reused_values(self) -> list[Stages]:
         """Values that several stages use: expensive and (on GPUs) loaded ones; a smaller choice."""
         work = self.work
@@ -378,11 +389,7 @@ class RowEmitter:
         def cacheable(x: Value) -> bool:
             return inline(x) and x.op in EXPENSIVE_OPS and whole(x)
 
-        roots = [
-            (m.inputs[0] if m.kind == "reduce" else m, work.stage[m])
-            for m in work.members
-            if m.kind == "reduce" or (m in work.group.stored and work.is_full(m))
-        ]
+        roots = self.roots()
         for source, stage in roots:
             # operands of a cached value are computed once with it
             for x in walk([source], lambda x: inline(x) and not cacheable(x)):
@@ -396,10 +403,11 @@ class RowEmitter:
         for source, stage in roots:
 
             def enter(x: Value, stage: int = stage) -> bool:
-                return inline(x) and not (x in expensive and min(expensive[x]) < stage)
+                known = x in expensive and min(expensive[x]) < stage
+                return inline(x) and not known and not (whole(x) and work.is_load(x))
 
             for x in walk([source], enter):
-                if x in work.layouts and whole(x):
+                if whole(x) and work.is_load(x):
                     loads.setdefault(x, set()).add(stage)
         reloaded = {v: stages for v, stages in loads.items() if len(stages) > 1}
         return [{**expensive, **reloaded}, expensive]
@@ -434,7 +442,7 @@ class RowEmitter:
         return saves
 
 
-def _resident_loop(tiling: RegisterTiling, v: Expr, span: Span, body: list[Stmt]) -> ir.For:
+def resident_loop(tiling: RegisterTiling, v: Expr, span: Span, body: list[Stmt]) -> ir.For:
     return ir.For(
         *(v, *span, "lanes", body),
         unroll=tiling.vectors,

@@ -137,6 +137,36 @@ class StagedGroup:
             return False
         return not self.group.axes or squeeze(m.shape) == self.group.space
 
+    def is_load(self, x: Value) -> bool:
+        """In memory, or all of what is there in another shape: groups of channels are an axis."""
+        found = self._loaded(x)
+        reshaped = found is not x and squeeze(found.shape) != self.group.space
+        return found in self.layouts and (found is x or reshaped)
+
+    def _loaded(self, x: Value) -> Value:
+        while x not in self.layouts and x.kind == "view" and x.inputs[0].size == x.size:
+            x = x.inputs[0]
+        return x
+
+    def reads_in_order(self, stage: int) -> bool:
+        """The threads of a block reduce rows that are contiguous, whatever axes they have."""
+        space, axes = self.group.space, self.group.axes
+        trailing = tuple(range(len(space) - len(axes), len(space)))
+        if not self.threads or self.stores_in(stage) or tuple(axes) != trailing:
+            return False
+        pending = [r.inputs[0] for r in self.reductions_in(stage)]
+        while pending:
+            x = pending.pop()
+            found = self._loaded(x)
+            if found in self.layouts:
+                strides = self.layouts[found]
+                whole = squeeze(x.shape) == space and strides == row_major(found.shape)
+                if not whole and x.size > 1:
+                    return False
+            elif x.kind != "reduce":
+                pending += x.inputs
+        return True
+
     @property
     def passes(self) -> int:
         return 1 + max(self.stage.values())

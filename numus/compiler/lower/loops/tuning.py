@@ -34,7 +34,8 @@ class LoopTuning:
     arithmetic_min_ops: int = 150  # of kernels that arithmetic bounds,
     arithmetic_block: tuple[int, int] = (128, 4)  # half as many vectors in float64,
     arithmetic_vector_bytes: int = 8  # of their accesses, or two elements;
-    long_min_ops: int = 400  # no more than two
+    several_min_ops: int = 250  # from which on twice as many vectors share constants,
+    long_min_ops: int = 400  # from which on an access has two elements at most
     unrolled_max_ops: int = 1000  # of kernels whose code is written once for each vector
     row_vectors_used: float = 0.7  # of the lanes of a block, at least
     row_vectors_max_itemsize: int = 2  # bytes; threads have several rows of wider elements
@@ -54,7 +55,7 @@ class LoopTuning:
     scattered_min_row: int = 32  # for rows of so many
     row_max_threads: int = 256  # of a block: several rows at a time hide barriers
     reread_row_max_threads: int = 1024  # few rows at a time stay in L1 between passes
-    cached_rows_per_sm: int = 3  # that shared memory has room for, at least
+    cached_rows_per_sm: int = 2  # that shared memory has room for, at least
     few_columns: int = 16  # up to which threads go on with the next rows,
     few_columns_max_row: int = 64  # if those have so few elements
     column_vector_bytes: int = 8  # of a thread's adjacent columns: more would be fewer threads
@@ -84,6 +85,11 @@ class LoopTuning:
     register_slack: float = 1.1  # room over the row's size that costs nothing
     packed_rows: int = 8  # of a block of one warp each, where they are many and
     packed_row_max_bytes: int = 5 << 10  # memory moves each while a block starts
+
+    # Sums of columns beside register-resident rows.
+    column_sums_max_words: int = 96  # of a thread that live from stage to stage, with the sums
+    column_sums_warps_per_sm: int = 12  # that registers have room for
+    column_sums_packed: int = 4  # rows of a block of one warp each
 
     # Windows.
     window_min_elements: int = 1 << 14  # fewer are not worth code of their own
@@ -125,6 +131,9 @@ class LoopTuning:
     combine_rows: int = 1024  # of a SIMD block
     combine_loads: tuple[int, int] = (16, 32)  # in flight of a thread: of few, of many partials
     combine_min_unroll: int = 4  # of each of several reductions
+    combine_tile_rows: int = 8  # a sector of float32, of one block
+    combine_tile_threads: int = 256
+    combine_min_splits: int = 32  # of fewer, a thread combines a row
 
     # Column reductions.
     column_block: int = 2048  # columns whose accumulators are in a scratch line
