@@ -72,3 +72,36 @@ def test_rows_that_registers_cannot_hold_with_the_sums(machine, monkeypatch):
     assert "register_rows_and_columns" not in {p.name for p in machine.launched}
     for a, b in zip(got, parameter_gradients(*map(nm.asarray, given)), strict=True):
         np.testing.assert_allclose(a, b.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_parameters_that_a_step_updates(machine):
+    """The numbers of the optimiser are known before; parameters change after the sums."""
+
+    def trained(device):
+        rng = np.random.default_rng(1)
+        layer = nm.nn.LayerNorm(384).to(device)
+        for p in layer.parameters():
+            p.assign(nm.asarray(rng.standard_normal(p.shape).astype(np.float32), device=device))
+        bias = nm.zeros((384,), device=device).requires_grad_()
+        optimizer = nm.optim.AdamW([*layer.parameters(), bias], lr=0.01)
+        x = nm.asarray(rng.standard_normal((ROWS, 384)).astype(np.float32), device=device)
+
+        @nm.jit
+        def step():
+            optimizer.zero_grad()
+            loss = (layer(x + bias) ** 2 * x).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        losses = [step().item() for _ in range(3)]
+        return losses, [p.numpy() for p in (*layer.parameters(), bias)]
+
+    machine.launched.clear()
+    losses, parameters = trained("rows_and_columns")
+    names = [p.name for p in machine.launched]
+    assert names.count("register_rows_and_columns") == 3
+    wanted, expected = trained("cpu")
+    np.testing.assert_allclose(losses, wanted, rtol=1e-4)
+    for a, b in zip(parameters, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)

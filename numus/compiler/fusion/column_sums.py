@@ -66,9 +66,11 @@ def _reads_of(partition: Partition, host: FusionGroup, group: FusionGroup) -> bo
 
 
 def _runs_with(partition: Partition, host: FusionGroup, group: FusionGroup) -> bool:
-    """The sums wait for nothing that the rows do not wait for."""
+    """The sums wait for little that the rows do not wait for, as an optimiser's numbers."""
     ancestors = partition.ancestors
-    return group not in ancestors[host] and ancestors[group] - {host} <= ancestors[host]
+    others = ancestors[group] - ancestors[host] - {host}
+    is_before = group in ancestors[host] or any(host in ancestors[x] for x in others)
+    return not is_before and all(size_of(x.space) <= group.space[-1] for x in others)
 
 
 def column_sums_of(group: FusionGroup) -> FusionGroup | None:
