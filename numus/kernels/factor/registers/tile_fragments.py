@@ -97,14 +97,15 @@ class FragmentLayout:
     @staticmethod
     def inside(i: Expr, j: Expr) -> Expr:
         """Of a number in a block."""
-        if i.op == "const" and j.op == "const":
-            pair = int(j.attr) // PAIR ^ int(i.attr) // PAIR
-            return const(int(i.attr) * BLOCK + pair * PAIR + int(j.attr) % PAIR)
-        pair = ir.binary("xor", ir.idiv(i, const(PAIR)), ir.idiv(j, const(PAIR)))
-        if j.op == "const":
-            pair = ir.binary("xor", ir.idiv(i, const(PAIR)), const(int(j.attr) // PAIR))
-        at = ir.add(ir.mul(i, const(BLOCK)), ir.mul(pair, const(PAIR)))
-        return ir.add(at, const(int(j.attr) % PAIR) if j.op == "const" else ir.irem(j, const(PAIR)))
+        if j.op != "const":
+            pair, odd = ir.idiv(j, const(PAIR)), ir.irem(j, const(PAIR))
+        else:
+            pair, odd = (const(n) for n in divmod(int(j.attr), PAIR))
+        if i.op == pair.op == "const":
+            pair = const(int(pair.attr) ^ int(i.attr) // PAIR)
+        else:
+            pair = ir.binary("xor", ir.idiv(i, const(PAIR)), pair)
+        return ir.add(ir.add(ir.mul(i, const(BLOCK)), ir.mul(pair, const(PAIR))), odd)
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class FragmentLayout:
 
         def words(part: int, minus: bool) -> list[Expr]:
             found = [rows[r][part][half] for half in range(PAIR) for r in range(ROWS)]
-            return self.p.number([-word for word in found]) if minus else found
+            return [self.p.let(-word) for word in found] if minus else found
 
         if self.p.components == 1:
             terms = [(0, words(0, minus), other[0])]

@@ -84,8 +84,8 @@ class MmaProducts:
             for part, registers in enumerate(of[c]):
                 at = self.layout.first(lane.row(r), lane.column(c), part, lane.at)
                 pair = ir.reads(registers[PAIR * r : PAIR * (r + 1)])
-                pair = tuple(-x for x in pair) if minus else pair
-                self.layout.store(to, ir.add(start, at), list(pair))
+                pair = [-x for x in pair] if minus else pair
+                self.layout.store(to, ir.add(start, at), pair)
 
     def each(self, visit: Visit) -> None:
         for lane in self.layout.lanes():
