@@ -137,8 +137,8 @@ def _unpacked(forward: Node, back: Node, rotations: Node) -> Node:
     """Elements of the transform of a real signal, from those of half the length at k and -k."""
     back = ew.conj(back)
     sums, differences = ew.add(forward, back), ew.sub(forward, back)
-    turned = ew.complex_(ew.imag(differences), ew.neg(ew.real(differences)))
-    return scaled(ew.add(sums, ew.mul(turned, rotations)), 0.5)
+    by_minus_i = ew.complex_(ew.imag(differences), ew.neg(ew.real(differences)))
+    return scaled(ew.add(sums, ew.mul(by_minus_i, rotations)), 0.5)
 
 
 def _real_ends(x: Node, n: int) -> Node:

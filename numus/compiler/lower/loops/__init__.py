@@ -93,8 +93,8 @@ def _with_relaid_operands(work: StagedGroup, nest: LoopNest) -> tuple[StagedGrou
         relaid: dict[Value, tuple[Value, Shape]] = {}
         for v, order in orders.items():
             shape = tuple(v.shape[a] for a in order)
-            turned = Value.fresh("permute", "view", (v,), order, shape, v.dtype)
-            copy = Value.fresh("cast", "elementwise", (turned,), None, shape, v.dtype)
+            transposed = Value.fresh("permute", "view", (v,), order, shape, v.dtype)
+            copy = Value.fresh("cast", "elementwise", (transposed,), None, shape, v.dtype)
             fused = FusionGroup.of_stored(copy, work.group.position)
             copies += lower_loops(fused, work.layouts, work.target)
             relaid[v] = copy, order

@@ -22,7 +22,7 @@ SKINNY_BLOCK_K = 16  # rows of B that are read together, each of them once; adde
 class BlockingTuning:
     """Measured on Neoverse N1 and x86-64 machines of 2 cores; work in multiplications."""
 
-    thread_work: int = 1 << 18  # takes longer than handing a task to a thread that is awake
+    thread_work: int = 1 << 17  # takes longer than handing a task to a thread that is awake
     shared_packing_work: int = 1 << 26  # next to which one more kernel costs little,
     computed_packing_factor: int = 8  # divided by this where tasks would compute the same
     tasks_per_thread: int = 8  # so that a delayed thread leaves its share to others
