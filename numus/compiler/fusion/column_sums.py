@@ -47,8 +47,8 @@ def _has_rows(group: FusionGroup, target: Target) -> bool:
     """Rows that registers hold, so many that a block takes several."""
     if group.kind != "loop" or not group.axes:
         return False
-    beside = column_sums_of(group)
-    if beside is not None and len(beside.members) > TUNING.column_sums_max_members:
+    sums = column_sums_of(group)
+    if sums is not None and len(sums.members) > TUNING.column_sums_max_members:
         return False
     columns, rows = group.space[-1], size_of(group.space[:-1])
     return (

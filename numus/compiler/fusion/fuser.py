@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from numus.compiler.fusion.column_sums import merge_column_sums
 from numus.compiler.fusion.group import FusionGroup, Partition
 from numus.compiler.fusion.legality import Legality
 from numus.compiler.fusion.materialize import Materialization
@@ -46,7 +45,10 @@ class Fuser:
         if recomputed:
             stored = partition.in_memory - self.leaves - recomputed
             partition = self._fixed_point(stored, recomputed)
-        merge_column_sums(partition, self.target)
+        if self.target.simt:
+            from numus.compiler.fusion.column_sums import merge_column_sums  # late: for GPUs only
+
+            merge_column_sums(partition, self.target)
         return partition.topological_order()
 
     def _fixed_point(self, stored: set[Value], never: set[Value]) -> Partition:

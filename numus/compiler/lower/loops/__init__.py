@@ -8,7 +8,6 @@ supports the problem lowers it.
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.compiler.fusion.column_sums import column_sums_of, rows_of
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Layouts, Value
@@ -57,12 +56,15 @@ def lower_loops(
     `redirect` stores a member as a slice of another value; `aliases` has the members that compute
     values which others of the group refer to.
     """
-    columns = column_sums_of(group)
-    if columns is not None:
-        parts = (StagedGroup(g, layouts, target) for g in (rows_of(group, columns), columns))
-        rows, beside = (_problem(part, analyse(part)) for part in parts)
-        together = lower_rows_and_columns(rows, beside)
-        return [*_lower(rows), *_lower(beside)] if together is None else together
+    if target.simt and group.axes:
+        from numus.compiler.fusion.column_sums import column_sums_of, rows_of  # for GPUs only
+
+        columns = column_sums_of(group)
+        if columns is not None:
+            works = (StagedGroup(g, layouts, target) for g in (rows_of(group, columns), columns))
+            parts = [_problem(own, analyse(own)) for own in works]
+            together = lower_rows_and_columns(*parts)
+            return [step for p in parts for step in _lower(p)] if together is None else together
     work = StagedGroup(group, layouts, target, redirect, aliases)
     nest = analyse(work)
     copies: Kernels = []
