@@ -38,6 +38,7 @@ class ExactTuning:
 TUNING = ExactTuning()
 EXPONENTS, FRACTION_BITS, BIAS = 256, 23, 150  # of float32: a value is fraction * 2**(e - BIAS)
 HALF_BITS = 16
+VECTOR = 2  # elements of a table that a thread stores at once
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,11 @@ class _Exact:
         is_narrow = self.is_private or self.updates > 1 << 24
         self.windows = narrow if is_narrow else Windows(4)
         lines = self.windows.count + 1
-        # elements of each window; the last is for updates out of bounds
-        self.table = temporary((lines * (self.size + 1),), dt.uint64)
+        # elements of each window, one of them for updates out of bounds; in whole vectors
+        self.stride = self.size + 1
+        if not self.is_private:
+            self.stride = -(-self.stride // VECTOR) * VECTOR
+        self.table = temporary((lines * self.stride,), dt.uint64)
         is_large = self.table.size * 8 >= TUNING.surveyed_bytes
         self.is_surveyed = is_large and not self.is_private
         self.used = temporary((lines,), dt.uint32)  # blocks that have updates in each window
@@ -148,6 +152,12 @@ class _Exact:
         part = max(least, -(-self.updates // wanted))
         return -(-part // per_round) * per_round
 
+    def _window_size(self, e: Emitter) -> Expr:
+        """Elements of the table from one window to the next, provably whole vectors."""
+        if self.is_private:
+            return ir.add(e.dim(self.size), ONE)
+        return ir.mul(e.dim(self.stride // VECTOR), const(VECTOR))
+
     def _survey(self) -> LoweredKernel:
         """Count, for each window, the blocks with updates in it; those of zero are in none."""
         e = self._emitter()
@@ -161,12 +171,13 @@ class _Exact:
         every = ir.var("every", dt.uint64)
         mine = ir.binary("lshr", every, w.cast(dt.uint64)) & const(1, dt.uint64)
         span = ir.block_range(g, e.scalar_arg(part), e.dim(self.updates))
-        add = ir.AtomicAdd(e.buffer(self.used, "write"), w, mine.cast(dt.uint32))
+        add = ir.AtomicAdd(e.buffer(self.used, "write"), w, const(1, dt.uint32))
         body: list[Stmt] = [
             ir.Set(found, const(0, dt.uint64)),
             ir.For(u, *span, "lanes", [ir.Set(found, ir.read(found) | bit)], width=self._width),
             ir.BlockReduce([found], [left], [right], [left | right], [every]),
-            ir.For(w, ZERO, const(self.windows.count + 1), "lanes", [add]),
+            # few windows are used: atomics on one line take turns
+            ir.For(w, ZERO, const(self.windows.count + 1), "lanes", [ir.If(mine.ne(0), [add])]),
         ]
         return self._kernel(e, "scatter_survey", g, body, -(-self.updates // part))
 
@@ -178,14 +189,14 @@ class _Exact:
         e = self._emitter()
         g, i = ir.var("g"), ir.var("i")
         per_block = self.target.block_size * CLEARED_PER_THREAD
-        parts = -(-(self.size + 1) // per_block)
+        parts = -(-self.stride // per_block)
         window, part = divmod(g, e.scalar_arg(parts))
-        extent = ir.add(e.dim(self.size), ONE)
+        extent = self._window_size(e)
         span = ir.block_range(part, const(per_block), extent)
         at = ir.add(ir.mul(window, extent), i)
         zeros = ir.Store(e.buffer(self.table, "write"), at, const(0, dt.uint64))
         used = e.value(self.used, (window,)).ne(0)
-        body: list[Stmt] = [ir.If(used, [ir.For(i, *span, "lanes", [zeros])])]
+        body: list[Stmt] = [ir.If(used, [ir.For(i, *span, "lanes", [zeros], width=VECTOR)])]
         return self._kernel(e, "scatter_clear", g, body, parts * (self.windows.count + 1))
 
     def _add(self) -> LoweredKernel:
@@ -193,8 +204,7 @@ class _Exact:
         g, u = ir.var("g"), ir.var("u")
         part = self.target.block_size * TUNING.vector
         element, window, number = self._update(e, u)
-        extent = ir.add(e.dim(self.size), ONE)
-        at = ir.add(ir.mul(window, extent), element)
+        at = ir.add(ir.mul(window, self._window_size(e)), element)
         span = ir.block_range(g, const(part), e.dim(self.updates))
         add = ir.AtomicAdd(e.buffer(self.table, "write"), at, number)
         body: list[Stmt] = [ir.For(u, *span, "lanes", [add], width=self._width)]
@@ -250,35 +260,37 @@ class _Exact:
         g, i = ir.var("g"), ir.var("i")
         destination, column = (i, ZERO) if columns == 1 else divmod(i, e.dim(columns))
         index = self.problem.index(e, destination, column)
-        extent = ir.add(e.dim(self.size), ONE)
-        # all loads first: those of windows that are not used are masked
+        # those of windows that are used, which all threads know
         top = self.windows.count
-        windows = range(top, -1, -1)
-        sums = [ir.var(f"sum{w}", dt.uint64) for w in windows]
-        uses = [ir.var(f"used{w}", dt.uint32) for w in windows]
-        body: list[Stmt] = []
+        uses = [ir.var(f"used{w}", dt.uint32) for w in range(top + 1)]
+        known: list[Stmt] = []
         if self.is_surveyed:
-            body += ir.lets(uses, [e.value(self.used, (const(w),)) for w in windows])
-        for w, name, used in zip(windows, sums, uses, strict=True):
-            at = (ir.add(ir.mul(const(w), extent), i),)
-            mask = used.ne(0) if self.is_surveyed else None
-            body.append(ir.Let(name, e.value(self.table, at, mask)))
-        infinite, none = (const(x, dt.float64) for x in (float("inf"), 0.0))
-        above = (sums[0] & const((1 << 32) - 1, dt.uint64)).ne(0)
-        below = ir.binary("lshr", sums[0], const(32, dt.uint64)).ne(0)
-        total = select(above, infinite, none) + select(below, -infinite, none)
-        for w, number in zip(windows[1:], sums[1:], strict=True):
-            scale = const(self.windows.scale(w), dt.float64)
-            total = total + number.bitcast(dt.int64).cast(dt.float64) * scale
-        found = ir.var("total", dt.float64)
-        body.append(ir.Let(found, total))
+            known = ir.lets(uses, [e.value(self.used, (const(w),)) for w in range(top + 1)])
+        total = ir.Register("total", dt.float64, lanes=True)
+        now = ir.read(total)
+
+        def added(w: int) -> Expr:
+            at = ir.add(ir.mul(const(w), self._window_size(e)), i)
+            number: Expr = e.value(self.table, (at,))
+            if w < top:
+                scale = const(self.windows.scale(w), dt.float64)
+                return now + number.bitcast(dt.int64).cast(dt.float64) * scale
+            infinite, none = (const(x, dt.float64) for x in (float("inf"), 0.0))
+            above = (number & const((1 << 32) - 1, dt.uint64)).ne(0)
+            below = ir.binary("lshr", number, const(32, dt.uint64)).ne(0)
+            return now + select(above, infinite, none) + select(below, -infinite, none)
+
+        body: list[Stmt] = [ir.Set(total, const(0, dt.float64))]
+        for w in range(top, -1, -1):
+            step = ir.Set(total, added(w))
+            body.append(ir.If(uses[w].ne(0), [step]) if self.is_surveyed else step)
         base = e.value(val.inputs[0], index)
-        both = (base.cast(dt.float64) + found).cast(val.dtype)
-        result = select(found.eq(0.0), base, both)  # -0.0 stays what it is
+        both = (base.cast(dt.float64) + now).cast(val.dtype)
+        result = select(now.eq(0.0), base, both)  # -0.0 stays what it is
         body += e.store(val, index, result)
         span = ir.block_range(g, const(threads), e.dim(self.size))
         loop = ir.For(i, *span, "lanes", body)
-        return self._kernel(e, "scatter_exact_sums", g, [loop], -(-self.size // threads))
+        return self._kernel(e, "scatter_exact_sums", g, [*known, loop], -(-self.size // threads))
 
     def _kernel(self, e: Emitter, name: str, g: Expr, body: list[Stmt], grid: int) -> LoweredKernel:
         return e.grid_kernel(name, g, body, grid, (self.val.op,))
