@@ -260,37 +260,35 @@ class _Exact:
         g, i = ir.var("g"), ir.var("i")
         destination, column = (i, ZERO) if columns == 1 else divmod(i, e.dim(columns))
         index = self.problem.index(e, destination, column)
-        # those of windows that are used, which all threads know
+        extent = self._window_size(e)
+        # all loads first: those of windows that are not used are masked
         top = self.windows.count
-        uses = [ir.var(f"used{w}", dt.uint32) for w in range(top + 1)]
-        known: list[Stmt] = []
+        windows = range(top, -1, -1)
+        sums = [ir.var(f"sum{w}", dt.uint64) for w in windows]
+        uses = [ir.var(f"used{w}", dt.uint32) for w in windows]
+        body: list[Stmt] = []
         if self.is_surveyed:
-            known = ir.lets(uses, [e.value(self.used, (const(w),)) for w in range(top + 1)])
-        total = ir.Register("total", dt.float64, lanes=True)
-        now = ir.read(total)
-
-        def added(w: int) -> Expr:
-            at = ir.add(ir.mul(const(w), self._window_size(e)), i)
-            number: Expr = e.value(self.table, (at,))
-            if w < top:
-                scale = const(self.windows.scale(w), dt.float64)
-                return now + number.bitcast(dt.int64).cast(dt.float64) * scale
-            infinite, none = (const(x, dt.float64) for x in (float("inf"), 0.0))
-            above = (number & const((1 << 32) - 1, dt.uint64)).ne(0)
-            below = ir.binary("lshr", number, const(32, dt.uint64)).ne(0)
-            return now + select(above, infinite, none) + select(below, -infinite, none)
-
-        body: list[Stmt] = [ir.Set(total, const(0, dt.float64))]
-        for w in range(top, -1, -1):
-            step = ir.Set(total, added(w))
-            body.append(ir.If(uses[w].ne(0), [step]) if self.is_surveyed else step)
+            body += ir.lets(uses, [e.value(self.used, (const(w),)) for w in windows])
+        for w, name, used in zip(windows, sums, uses, strict=True):
+            at = (ir.add(ir.mul(const(w), extent), i),)
+            mask = used.ne(0) if self.is_surveyed else None
+            body.append(ir.Let(name, e.value(self.table, at, mask)))
+        infinite, none = (const(x, dt.float64) for x in (float("inf"), 0.0))
+        above = (sums[0] & const((1 << 32) - 1, dt.uint64)).ne(0)
+        below = ir.binary("lshr", sums[0], const(32, dt.uint64)).ne(0)
+        total = select(above, infinite, none) + select(below, -infinite, none)
+        for w, number in zip(windows[1:], sums[1:], strict=True):
+            scale = const(self.windows.scale(w), dt.float64)
+            total = total + number.bitcast(dt.int64).cast(dt.float64) * scale
+        found = ir.var("total", dt.float64)
+        body.append(ir.Let(found, total))
         base = e.value(val.inputs[0], index)
-        both = (base.cast(dt.float64) + now).cast(val.dtype)
-        result = select(now.eq(0.0), base, both)  # -0.0 stays what it is
+        both = (base.cast(dt.float64) + found).cast(val.dtype)
+        result = select(found.eq(0.0), base, both)  # -0.0 stays what it is
         body += e.store(val, index, result)
         span = ir.block_range(g, const(threads), e.dim(self.size))
         loop = ir.For(i, *span, "lanes", body)
-        return self._kernel(e, "scatter_exact_sums", g, [*known, loop], -(-self.size // threads))
+        return self._kernel(e, "scatter_exact_sums", g, [loop], -(-self.size // threads))
 
     def _kernel(self, e: Emitter, name: str, g: Expr, body: list[Stmt], grid: int) -> LoweredKernel:
         return e.grid_kernel(name, g, body, grid, (self.val.op,))
