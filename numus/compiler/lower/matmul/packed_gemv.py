@@ -11,10 +11,7 @@ from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.matmul.gpu_operands import matrix_layout, vector_operand
-from numus.compiler.lower.matmul.packed_matrix import (
-    PackedGemvProblem,
-    header_scale,
-)
+from numus.compiler.lower.matmul.packed import PackedGemvProblem, header_scale
 from numus.compiler.lower.matmul.packed_ring import lower_ring, uses_ring
 from numus.compiler.lower.matmul.problem import store_epilogue
 from numus.compiler.lower.matmul.row_products import (

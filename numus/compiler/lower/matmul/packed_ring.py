@@ -11,7 +11,7 @@ from numus.compiler.graph.strided_view import strided_view
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.matmul.gpu_operands import matrix_layout, vector_operand
-from numus.compiler.lower.matmul.packed_matrix import PackedGemvProblem
+from numus.compiler.lower.matmul.packed import PackedGemvProblem
 from numus.compiler.lower.matmul.problem import store_epilogue
 from numus.compiler.lower.matmul.row_products import ahead_of_wait, products_of
 from numus.ir import Expr, Stmt, const

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.lower.emitter import Emitter, Kernels
-from numus.compiler.lower.matmul.packed_matrix import packed_matrix
+from numus.compiler.lower.matmul.packed import packed_matrix
 from numus.compiler.lower.schedule import Candidate, Problem, family
 from numus.ir import Expr, const
 from numus.kernels.matmul.blocks import LAYOUTS
