@@ -13,9 +13,9 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    """Heads of all sizes."""
+    """Heads of all sizes and numbers."""
     before = wgmma_backward_fused.TUNING
-    wgmma_backward_fused.TUNING = replace(before, head_dims=(1, 128))
+    wgmma_backward_fused.TUNING = replace(before, head_dims=(1, 128), min_blocks=(0, 0))
     target = replace(simt_machine.WGMMA, name="in_order", forward_progress=True)
     devices.BACKENDS["in_order"] = lambda index: simt_machine.Machine(target)
     yield
@@ -67,6 +67,19 @@ def test_keys_that_no_query_sees_do_not_matter():
     got = gradients("in_order", arrays, {"is_causal": True}, "bfloat16")
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_few_blocks_take_two_kernels(causal, monkeypatch):
+    limited = replace(wgmma_backward_fused.TUNING, min_blocks=(3, 2))
+    monkeypatch.setattr(wgmma_backward_fused, "TUNING", limited)
+    launched = nm.device("in_order").runtime.launched
+    for heads in (1, 2, 3):  # two blocks each, of two multiprocessors
+        arrays = [drawn(i, heads, 256, 16) for i in range(4)]
+        launched.clear()
+        gradients("in_order", arrays, {"is_causal": causal}, "bfloat16")
+        fused = "attention_round_dq" in [p.name for p in launched]
+        assert fused is (heads >= (2 if causal else 3))
 
 
 def test_a_mask_or_few_queries_take_two_kernels():

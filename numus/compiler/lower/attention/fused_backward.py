@@ -48,7 +48,7 @@ class FusedBackward(InOrder):
 def _tiling(p: AttentionProblem) -> Tiling | None:
     if p.wgmma_dtype is None or set(p.outputs) != {"q", "k", "v"} or p.score_operands:
         return None
-    return kernel.choose(p.target, *p.dims)
+    return kernel.choose(p.target, p.batch, p.causal, *p.dims)
 
 
 def _operands(

@@ -40,6 +40,9 @@ class FusedTuning:
     block: int = 64  # queries of an iteration
     head_dims: tuple[int, int] = (65, 128)  # of smaller ones, several blocks of two kernels overlap
     min_length: int = 256  # of queries and keys
+    # Blocks of an SM: the longest ones start last, and without a causal mask the first ones of a
+    # matrix begin one after the other.
+    min_blocks: tuple[int, int] = (8, 4)  # without a causal mask, with one
     # Of a thread, by heads up to so many columns: consumers, producers. With fewer ptxas would wait
     # for every wgmma; what producers of large heads have no room for is in local memory.
     registers: tuple[tuple[int, tuple[int, int]], ...] = ((64, (224, 56)), (128, (240, 24)))
@@ -48,9 +51,19 @@ class FusedTuning:
 TUNING = FusedTuning()
 
 
-def choose(target: Target, queries: int, keys: int, head_dim: int, value_dim: int) -> Tiling | None:
-    """The tile for these heads, if queries and keys are long enough."""
+def choose(
+    target: Target,
+    batch: int,
+    causal: bool,
+    queries: int,
+    keys: int,
+    head_dim: int,
+    value_dim: int,
+) -> Tiling | None:
+    """The tile for these heads, if queries and keys are long enough and blocks many enough."""
     if not target.forward_progress or min(queries, keys) < TUNING.min_length:
+        return None
+    if batch * -(-keys // TUNING.rows) < TUNING.min_blocks[causal] * target.num_cores:
         return None
     least, most = TUNING.head_dims
     if not least <= max(head_dim, value_dim) <= most or not min(head_dim, value_dim):
@@ -104,7 +117,7 @@ class FusedKernel(BackwardKernel):
         self.ds_words.aliases = self.ds
         barriers = ir.Buffer("barriers", dt.int64, "scratch", const(_RESIDENT + 1))
         copies, groups = 2 * ir.WARPGROUP, CONSUMERS // ir.WARPGROUP
-        arrivals = [n for n in (copies, groups, 1, 2 * CONSUMERS) for _ in range(STAGES)]
+        arrivals = [n for n in (copies, groups, 1, groups) for _ in range(STAGES)]
         self.barriers = ir.Mbarriers(barriers, (*arrivals, copies))
         self.scratch += [self.ds, self.ds_words, barriers]
         self.dq = accumulators("dq", dq_columns(tiling))
@@ -210,6 +223,8 @@ class FusedKernel(BackwardKernel):
             *(ir.Set(x, ZERO_F32) for acc in self.gradients.values() for x in acc),
             ir.AwaitPhase(self.barriers, const(_RESIDENT), ZERO),
             ir.For(i, ZERO, count, "serial", self._step(start + i, i)),
+            ir.AsyncWait(0),
+            ir.If(count > 0, [self._arrive(_ADDED, count - 1)]),
         ]
         for name in reversed(self.gradients):
             out += self._epilogue(name)
@@ -237,13 +252,13 @@ class FusedKernel(BackwardKernel):
             self._score_gradients(stage),
             ir.PackFragments(self.ds_fragments, self.dp, kind),
             self._store_ds(stage),
-            ir.AsyncWait(0, fence=True),
+            ir.AsyncWait(0, fence=True),  # all threads have added their part of the tile before
+            ir.If(i > 0, [self._arrive(_ADDED, i - 1)]),
             ir.Wgmma(self.dq, ds, k.mn_major(), columns, p.rows, True, by_columns=True),
             ir.Wgmma(dk, self.ds_fragments, q.mn_major(stage), 2 * len(dk), p.block),
             ir.WgmmaWait([*self.dq, *dv], 1),
             self._await(_TURN, i),
             *self._add(tile),
-            self._arrive(_ADDED, i, copies=True),  # of every thread
             ir.WgmmaWait([*dk, *dv], 0),
             self._arrive(_EMPTY, i),
         ]
