@@ -24,7 +24,6 @@ from numus.kernels.matmul.gpu.packed.ring_tile import (
     WORD_BYTES,
     RingTile,
     choose_tile,
-    row_words,
 )
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
 from numus.kernels.matmul.packed import has_mma
@@ -61,8 +60,7 @@ def lower_ring(p: PackedGemvProblem) -> Kernels:
     first_row = (rest // t.vector_blocks if many else rest) * t.block_rows
     first_vector = (rest % t.vector_blocks if many else ZERO) * (t.vectors * MMA_VECTORS)
     matrix = p.matrix(e, p.val)
-    words = row_words(p.packing, t.span), row_words(p.packing, p.chunks)
-    of_codes = _copies(p, codes, partial(_word, matrix), *words)
+    of_codes = _copies(p, codes, partial(_word, matrix), t.span, p.chunks)
     assert of_codes is not None
     ring = Ring(
         packing=p.packing,
@@ -92,15 +90,15 @@ def _word(matrix: PackedMatrix, row: Expr, word: Expr) -> Expr:
 def _number_copies(
     p: PackedGemvProblem, t: RingTile, matrix: PackedMatrix
 ) -> list[RowCopies | None]:
-    """Of scales and zero points that lie by rows; headers are among the codes."""
+    """Of scales and zero points that lie by rows."""
     if not p.packing.group:
         return [None for _ in matrix.numbers]
-    groups = t.span // p.packing.group, -(-p.chunks // p.packing.group)
-    found = [
-        _copies(p, val, number.stored, *groups)
+    groups = (-(-chunks // p.packing.group) for chunks in (t.span, p.chunks))
+    of_block, of_row = groups
+    return [
+        _copies(p, val, number.stored, of_block, of_row)
         for number, val in zip(matrix.numbers, p.val.inputs[2:], strict=True)
     ]
-    return [None, *found[1:]] if p.packing.header else found
 
 
 def _copies(

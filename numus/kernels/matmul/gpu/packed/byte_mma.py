@@ -41,7 +41,7 @@ class ByteMmaTuning:
     """Measured on one H200."""
 
     warps: int = 8
-    warps_of_many: int = 4  # where SMs have several rounds of blocks: these end apart
+    warps_of_many: int = 4  # where SMs have several rounds of blocks of short rows
     max_steps_in_flight: int = 4  # of a warp: 16 bytes of codes of each of a thread's two rows
     few_steps: int = 4  # that leave registers for
     many_threads: int = 768  # of an SM, so that the next kernel's blocks load beside this one;
@@ -84,8 +84,10 @@ class ByteTile:
 def choose_tile(num_cores: int, rows: int, chunks: int) -> ByteTile:
     """Without steps in vain, if that is possible."""
     t = TUNING
-    many = -(-rows // MMA_ROWS) * t.warps_of_many * WARP > num_cores * t.many_threads
-    warps = t.warps_of_many if many else t.warps
+    few, every = t.warps_of_many, -(-rows // MMA_ROWS)
+    short = chunks <= MMA_STEP_CHUNKS * few * 2 * t.max_steps_in_flight
+    many = every * few * WARP > num_cores * t.many_threads
+    warps = few if many and short else t.warps
     steps = -(-chunks // (MMA_STEP_CHUNKS * warps))
     most = min(t.max_steps_in_flight, steps)
     unroll = min(range(1, most + 1), key=lambda u: (-(-steps // u) * u, -u))

@@ -128,7 +128,6 @@ class PackedMma:
         self.chunks, known = chunks
         self.span = MMA_STEP_CHUNKS * tile.warps  # of a step of all warps
         self.whole = known % (self.span * tile.unroll) == 0
-        self.loops = known > self.span * tile.unroll
         self.groups = step_groups(packing)
         kinds = [number.stored(ZERO, ZERO).dtype for number in matrix.numbers] * self.groups
         steps, rows = range(tile.unroll), range(2 * tile.rows)
@@ -193,9 +192,7 @@ class PackedMma:
             own = self._chunk(lane, step + u)
             if vectorised:
                 words, numbers = (now(body, x[u]) for x in (self.words, self.numbers))
-                if self.loops:  # nothing follows the last steps
-                    following = self._next(lane, u, own + unroll * self.span)
-                    body.append(ir.If(step + (u + unroll) < count, following))
+                body += self._next(lane, u, own + unroll * self.span)
             else:
                 words, numbers = self._load(body, lane, own, False, "slow")
             xs = self._activations(body, lane, own, vectorised, f"{u}")

@@ -13,8 +13,8 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.packed.gemv import QUAD, GroupNumber, PackedMatrix
-from numus.kernels.matmul.gpu.packed.mma_sync import THREADS_ALONG_K, step_groups
-from numus.kernels.matmul.gpu.packed.ring_tile import PADDING, TUNING, WARP, RingTile, row_words
+from numus.kernels.matmul.gpu.packed.mma_sync import THREADS_ALONG_K
+from numus.kernels.matmul.gpu.packed.ring_tile import WARP, RingTile
 from numus.kernels.matmul.gpu.problem import TRUE
 from numus.kernels.matmul.packed import MMA_STEP_CHUNKS, Packing
 
@@ -59,13 +59,10 @@ class Ring:
         self.packing, self.tile, self.matrix, self.chunks = packing, tile, matrix, chunks
         self.rank, self.first_row, self.rows = place
         self.whole = chunks == tile.span * tile.splits
-        self.groups = step_groups(packing)
-        self.in_turns = TUNING.in_turns or self.groups > 1 or packing.header
-        self.block_groups = tile.span // packing.group if packing.group else 1
-        words = row_words(packing, tile.span)
-        # threads of a phase of an access have other banks
-        step, wanted = (8, PADDING) if self.in_turns else (BANKS, BANKS // 2)
-        self.codes = self._part("ring", dt.uint32, codes, words, (wanted - words) % step)
+        self.block_groups = -(-tile.span // packing.group) if packing.group else 1
+        # threads of a phase of an access, eight of two rows, have other banks
+        padding = (BANKS // 2 - tile.span) % BANKS
+        self.codes = self._part("ring", dt.uint32, codes, tile.span, padding)
         self.numbers = [
             self._part(f"numbers{i}", number.stored(ZERO, ZERO).dtype, own, self.block_groups)
             if own is not None
@@ -150,25 +147,19 @@ class Ring:
 
     # -- what a thread reads ----------------------------------------------------------------------
 
-    def chunk(self, thread: Expr, step: Expr, q: int) -> Expr:
-        """The chunk of a thread's word in a step of its block."""
-        own = thread % THREADS_ALONG_K
-        own = own + q * THREADS_ALONG_K if self.in_turns else own * QUAD + q
-        return step * MMA_STEP_CHUNKS + own
+    def chunk(self, thread: Expr, step: Expr) -> Expr:
+        """The first chunk of a thread's four in a step of its block."""
+        return step * MMA_STEP_CHUNKS + thread % THREADS_ALONG_K * QUAD
 
     def words(
         self, out: list[Stmt], slot: Expr, row: Expr, thread: Expr, step: Expr, tag: str
     ) -> list[Expr]:
         """A thread's four words of a step, in a row of a tile."""
-        p, first = self.packing, self.chunk(thread, step, 0)
-        if p.header:
-            first = first + step * MMA_STEP_CHUNKS // p.group + 1
-        at = (slot * self.tile.tile_rows + row) * self.codes.pitch + first
+        at = (slot * self.tile.tile_rows + row) * self.codes.pitch + self.chunk(thread, step)
         names = [ir.var(f"word{tag}_{q}", dt.uint32) for q in range(QUAD)]
         for q, name in enumerate(names):
-            offset, width = (q * THREADS_ALONG_K, 0) if self.in_turns else (q, QUAD)
-            load = ir.load(self.codes.to, at + offset)
-            out.append(ir.Let(name, load, vector=0 if q else width))
+            load = ir.load(self.codes.to, at + q)
+            out.append(ir.Let(name, load, vector=0 if q else QUAD))
         return list(names)
 
     def stored_numbers(
@@ -177,7 +168,7 @@ class Ring:
         """The numbers of a group of the block as they are in memory."""
         names: list[Expr] = []
         for k, (number, part) in enumerate(zip(self.matrix.numbers, self.numbers, strict=True)):
-            value = self._stored(number, part, tile, slot, row, group, k)
+            value = self._stored(number, part, tile, slot, row, group)
             name = ir.var(f"number{tag}_{k}", value.dtype)
             out.append(ir.Let(name, value))
             names.append(name)
@@ -191,25 +182,19 @@ class Ring:
         slot: Expr,
         row: Expr,
         group: Expr,
-        kind: int,
     ) -> Expr:
-        t, p = self.tile, self.packing
-        in_slot = slot * t.tile_rows + row
+        in_tile = tile * self.tile.tile_rows + row
         if part is not None:
-            return ir.load(part.to, in_slot * part.pitch + group)
-        if p.header and kind == 0:
-            return ir.load(self.codes.to, in_slot * self.codes.pitch + group * (p.group + 1))
-        n = ir.minimum(self.first_row + tile * t.tile_rows + row, self.rows - 1)
-        return number.stored(n, self.rank * self.block_groups + group if p.group else ZERO)
+            return ir.load(part.to, (slot * self.tile.tile_rows + row) * part.pitch + group)
+        n = ir.minimum(self.first_row + in_tile, self.rows - 1)
+        return number.stored(n, self.rank * self.block_groups + group)
 
-    def group(self, step: Expr, which: int) -> Expr:
-        """That of a step's groups, in the block; past the end, the last one."""
+    def group(self, step: Expr) -> Expr:
+        """That of a step, in the block; past the end, the last one."""
         p = self.packing
         if not p.group:
             return ZERO
         found = step * MMA_STEP_CHUNKS // p.group
-        if self.groups > 1:
-            found = step * self.groups + which
         if self.whole:
             return found
         last = -(-self.chunks // p.group) - 1 - self.rank * self.block_groups

@@ -22,22 +22,21 @@ from numus.kernels.matmul.gpu.gemv_mma_sync import pair
 from numus.kernels.matmul.gpu.mainloop import zero
 from numus.kernels.matmul.gpu.packed.gemv import QUAD
 from numus.kernels.matmul.gpu.packed.mma_sync import (
-    CODE_BITS,
     HALF_ROWS,
     MMA_ROWS,
     MMA_VECTORS,
     OFFSET,
     ONE_BITS,
     THREADS_ALONG_K,
-    planes,
     words_of_floats,
 )
 from numus.kernels.matmul.gpu.packed.ring import Ring
 from numus.kernels.matmul.gpu.packed.ring_tile import PADDING, TUNING, WARP, RingTile
 from numus.kernels.matmul.gpu.problem import Epilogue, VectorOperand
-from numus.kernels.matmul.packed import BYTES, Packing
+from numus.kernels.matmul.packed import Packing
 
 ZERO = const(0)
+LOAD = 8  # elements of a vector, of an access
 _HALVES = 0x00010001  # a word of two equal halves, times one
 
 Fragment = list[ir.Register]
@@ -81,7 +80,7 @@ class RingMma:
             ]
 
         self.kept = registers("x", QUAD * p.values // 2, dt.uint32)
-        self.ones = registers("ones", 4 * ring.groups, float32)
+        self.ones = registers("ones", 4, float32)
         self.totals = [
             problem.register_tile(t.vectors, 4, float32, f"total{r}_") for r in range(t.rows)
         ]
@@ -162,31 +161,24 @@ class RingMma:
         tag = "" if vectorised else "slow_"
         lane, body, mmas = ir.var(f"{tag}vector_lane"), list[Stmt](), list[Stmt]()
         last, apart = self.end_vector - 1, p.values // 2
-        together = 1 if self.ring.in_turns else QUAD
+        count = QUAD * p.values
         for u in range(t.steps):
+            at = self.first_chunk + self.ring.chunk(lane, self._step(lane, u))
+            end = const(self.ring.chunks - QUAD)
+            begin = at if self.ring.whole else ir.minimum(at, end)
             for i in range(t.vectors):
                 own = self.first_vector + (lane % WARP // THREADS_ALONG_K + i * MMA_VECTORS)
                 mn, values = ir.minimum(own, last), list[Expr]()
-                for q in range(0, QUAD, together):
-                    at = self.first_chunk + self.ring.chunk(lane, self._step(lane, u), q)
-                    begin = (
-                        at
-                        if self.ring.whole
-                        else ir.minimum(at, const(self.ring.chunks - together))
-                    )
-                    count = together * p.values
-                    for part in range(0, count, 8):
-                        name = f"{tag}load{u}_{i}_{q}_{part}"
-                        first = begin * p.values + part
-                        how = (min(8, count), name, vectorised)
-                        own_values = self.vectors.load_along_k(body, ZERO, mn, first, *how)
-                        if not self.ring.whole:
-                            exists, none = at < self.ring.chunks, zero(self.dtype)
-                            own_values = [ir.select(exists, x, none) for x in own_values]
-                        values += own_values
+                for part in range(0, count, LOAD):
+                    how = (LOAD, f"{tag}load{u}_{i}_{part}", vectorised)
+                    first = begin * p.values + part
+                    values += self.vectors.load_along_k(body, ZERO, mn, first, *how)
+                if not self.ring.whole:
+                    exists, none = at < self.ring.chunks, zero(self.dtype)
+                    values = [ir.select(exists, x, none) for x in values]
                 found = [
                     pair(values[q + j], values[q + j + apart])
-                    for q in range(0, QUAD * p.values, p.values)
+                    for q in range(0, count, p.values)
                     for j in range(apart)
                 ]
                 mmas += ir.sets(self.kept[u][i], found)
@@ -196,15 +188,12 @@ class RingMma:
         return [ir.For(lane, ZERO, const(t.threads), "lanes", [*body, *mmas])]
 
     def _ones(self, u: int, i: int) -> list[Stmt]:
-        """Sums of the vectors over the groups of a step, by MMAs with ones."""
+        """Sums of the vectors over a step, by MMAs with ones."""
         one = [const(ONE_BITS[self.dtype] * _HALVES, dt.uint32)] * 4
         registers, kept = self.ones[u][i], ir.reads(self.kept[u][i])
         out: list[Stmt] = list(ir.sets(registers, [const(0.0, float32)] * len(registers)))
-        of_group = len(kept) // self.ring.groups
-        for g in range(self.ring.groups):
-            for j in range(g * of_group, (g + 1) * of_group, 2):
-                into = registers[4 * g : 4 * g + 4]
-                out.append(ir.MmaSync(into, one, kept[j : j + 2], self.dtype))
+        for j in range(0, len(kept), 2):
+            out.append(ir.MmaSync(registers, one, kept[j : j + 2], self.dtype))
         return out
 
     # -- products ---------------------------------------------------------------------------------
@@ -215,7 +204,7 @@ class RingMma:
         for total in self.totals:
             out += [ir.Set(c, const(0.0, float32)) for own in total for c in own]
         units = [(r, u) for u in range(t.steps) for r in range(t.rows)]
-        at_once = max(1, TUNING.chains // (t.vectors * planes(self.packing)))
+        at_once = max(1, TUNING.chains // t.vectors)
         for begin in range(0, len(units), at_once):
             out += self._units(lane, tile, slot, units[begin : begin + at_once])
         warp, thread = divmod(lane, WARP)
@@ -235,19 +224,22 @@ class RingMma:
 
     def _units(self, lane: Expr, tile: Expr, slot: Expr, units: list[Unit]) -> list[Stmt]:
         """Steps of tiles of 16 rows, whose MMAs take turns."""
-        ring, out = self.ring, list[Stmt]()
+        out: list[Stmt] = []
         words = [self._words(out, lane, slot, *unit) for unit in units]
-        sums = [self._sums(*unit) for unit in units]
-        quads = QUAD // ring.groups
-        for g in range(ring.groups):
-            numbers = [self._numbers(out, lane, tile, slot, *unit, g) for unit in units]
-            nothing = const(0.0, float32)
-            every = (c for own in sums for plane in own for fragment in plane for c in fragment)
-            out += [ir.Set(c, nothing) for c in every]
-            for q in range(g * quads, (g + 1) * quads):
-                out += self._multiply(units, [[w[q] for w in both] for both in words], sums, q)
-            for (r, u), own_numbers, own_sums in zip(units, numbers, sums, strict=True):
-                out += self._scaled(own_numbers, own_sums, r, u, g)
+        numbers = [self._numbers(out, lane, tile, slot, *unit) for unit in units]
+        sums = [
+            [
+                [ir.Register(f"sum{u}_{r}_{i}_{c}", float32, lanes=True) for c in range(4)]
+                for i in range(self.tile.vectors)
+            ]
+            for r, u in units
+        ]
+        every = (c for own in sums for fragment in own for c in fragment)
+        out += [ir.Set(c, const(0.0, float32)) for c in every]
+        for q in range(QUAD):
+            out += self._multiply(units, [[w[q] for w in both] for both in words], sums, q)
+        for unit, own_numbers, own_sums in zip(units, numbers, sums, strict=True):
+            out += self._scaled(own_numbers, own_sums, *unit)
         return out
 
     def _words(self, out: list[Stmt], lane: Expr, slot: Expr, r: int, u: int) -> list[list[Expr]]:
@@ -259,82 +251,54 @@ class RingMma:
         ]
 
     def _numbers(
-        self, out: list[Stmt], lane: Expr, tile: Expr, slot: Expr, r: int, u: int, g: int
+        self, out: list[Stmt], lane: Expr, tile: Expr, slot: Expr, r: int, u: int
     ) -> list[list[Expr]]:
         """Of each of a thread's two rows, the numbers of a group as they are in memory."""
-        group = self.ring.group(self._step(lane, u), g)
-        return [
-            self.ring.stored_numbers(
-                *(out, tile, slot, self._row(lane, r, half), group, f"{u}_{r}_{g}_{half}")
-            )
-            for half in range(2)
-        ]
+        group, found = self.ring.group(self._step(lane, u)), []
+        for half in range(2):
+            place = tile, slot, self._row(lane, r, half), group
+            found.append(self.ring.stored_numbers(out, *place, f"{u}_{r}_{half}"))
+        return found
 
     def _row(self, lane: Expr, r: int, half: int) -> Expr:
         return lane % WARP // THREADS_ALONG_K + (r * MMA_ROWS + half * HALF_ROWS)
-
-    def _sums(self, r: int, u: int) -> list[list[Fragment]]:
-        """Accumulators of a unit, by plane of the codes and eight vectors."""
-        return [
-            [
-                [ir.Register(f"sum{u}_{r}_{b}_{i}_{c}", float32, lanes=True) for c in range(4)]
-                for i in range(self.tile.vectors)
-            ]
-            for b in range(planes(self.packing))
-        ]
 
     def _multiply(
         self,
         units: list[Unit],
         words: list[list[Expr]],  # of a unit's two rows
-        sums: list[list[list[Fragment]]],
+        sums: list[list[Fragment]],
         q: int,
     ) -> list[Stmt]:
         """MMAs of one of a thread's words of each row."""
         p, out = self.packing, list[Stmt]()
         per_word = p.values // 2
-        found = []
-        for own in words:
-            both = [word ^ (128 * BYTES) if p.signed else word for word in own]
-            of_planes = range(planes(p))
-            found.append([[words_of_floats(p, x, b, self.dtype) for x in both] for b in of_planes])
+        found = [[words_of_floats(p, x, 0, self.dtype) for x in both] for both in words]
         for j in range(0, per_word, 2):
-            for (_, u), floats, own_sums in zip(units, found, sums, strict=True):
-                for (low, high), fragments in zip(floats, own_sums, strict=True):
-                    codes = [low[j], high[j], low[j + 1], high[j + 1]]
-                    for i, into in enumerate(fragments):
-                        at = q * per_word + j
-                        x = ir.reads(self.kept[u][i][at : at + 2])
-                        out.append(ir.MmaSync(into, codes, x, self.dtype))
+            for (_, u), (low, high), fragments in zip(units, found, sums, strict=True):
+                codes = [low[j], high[j], low[j + 1], high[j + 1]]
+                at = q * per_word + j
+                for i, into in enumerate(fragments):
+                    x = ir.reads(self.kept[u][i][at : at + 2])
+                    out.append(ir.MmaSync(into, codes, x, self.dtype))
         return out
 
     def _scaled(
-        self,
-        numbers: list[list[Expr]],
-        sums: list[list[Fragment]],
-        r: int,
-        u: int,
-        g: int,
+        self, numbers: list[list[Expr]], sums: list[Fragment], r: int, u: int
     ) -> list[Stmt]:
-        """Sums of a group without what was added to the codes, scaled, to the totals."""
-        p, out = self.packing, list[Stmt]()
-        offset = sum(OFFSET * (1 << CODE_BITS * i) for i in range(planes(p)))
+        """Sums of a step without what was added to the codes, scaled, to the totals."""
+        out: list[Stmt] = []
         for half, stored in enumerate(numbers):
-            tag = f"{u}_{r}_{g}_{half}"
+            tag = f"{u}_{r}_{half}"
             scale, middle = (ir.var(f"{name}{tag}", float32) for name in ("scale", "zero"))
             pairs = zip(self.ring.matrix.numbers, stored, strict=True)
             value, *zeros = (number.decoded(x) for number, x in pairs)
-            point = zeros[0] if zeros else const(float(p.zero), float32)
-            out += [ir.Let(scale, value), ir.Let(middle, point + offset)]
+            point = zeros[0] if zeros else const(float(self.packing.zero), float32)
+            out += [ir.Let(scale, value), ir.Let(middle, point + OFFSET)]
             for i, total in enumerate(self.totals[r]):
-                for v in range(2):
-                    c = 2 * half + v
-                    value = ir.read(sums[0][i][c])
-                    for plane, fragments in enumerate(sums[1:], 1):
-                        high = ir.read(fragments[i][c])
-                        value = ir.fma(high, float(1 << CODE_BITS * plane), value)
-                    ones = ir.read(self.ones[u][i][4 * g + v])
-                    value = ir.fma(-middle, ones, value)
+                for c in range(2 * half, 2 * half + 2):
+                    ones = ir.read(self.ones[u][i][c % 2])
+                    value = ir.fma(-middle, ones, ir.read(sums[i][c]))
                     out.append(ir.Set(total[c], ir.fma(value, scale, ir.read(total[c]))))
         return out
 

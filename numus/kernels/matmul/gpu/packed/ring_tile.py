@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from numus.dtypes import float32
 from numus.kernels.matmul.gpu.packed.gemv import QUAD
-from numus.kernels.matmul.gpu.packed.mma_sync import MMA_ROWS, MMA_VECTORS
+from numus.kernels.matmul.gpu.packed.mma_sync import CODE_BITS, MMA_ROWS, MMA_VECTORS
 from numus.kernels.matmul.packed import MMA_STEP_CHUNKS, Packing
 
 WARP = 32
@@ -17,27 +17,26 @@ PADDING = 4  # rows between the sums of vectors, against bank conflicts
 
 @dataclass(frozen=True)
 class RingTuning:
-    """Measured on one H200. With fewer tiles than these, a block that loads straight into registers
-    is as fast; with one vector, it is faster."""
+    """Measured on one H200. With fewer codes of a block than these, one that loads them straight
+    into registers is as fast; with one vector, it is faster."""
 
     min_vectors: int = 2
-    min_tiles: int = 4
+    min_block_bytes: int = 96 << 10
     max_warps: int = 8
     min_warps: int = 4
     max_mmas: int = 2  # of 8 vectors, of a block
     vector_words: int = 64  # registers of a thread that keep vectors
     min_steps: int = 2  # of a warp: sums of all warps are added up for each tile
-    max_splits: int = 8
+    max_splits: int = 2
     max_rows: int = 4  # MMAs of 16, of a tile
     min_use: float = 0.8  # of the SMs, below which k is split further
-    least_use: float = 0.4
+    least_use: float = 0.7
     blocks_per_core: int = 2  # more warps hide more latency
     shared_bytes: int = 112 << 10  # at most, of a block
     stage_bytes: int = 12 << 10  # at least, of a tile: a barrier takes as long as some KiB
     partial_bytes: int = 28 << 10  # of a block's sums that wait for those of its cluster
     numbers_share: int = 32  # of the ring, left for scales and zero points
     chains: int = 4  # of MMAs whose sums do not depend on each other
-    in_turns: bool = True
 
 
 TUNING = RingTuning()
@@ -89,23 +88,20 @@ class RingTile:
         return self.row_blocks * self.vector_blocks * self.splits
 
 
-def _parts(p: Packing, steps: int, splits: int) -> tuple[int, int]:
-    """(warps, steps of each) of a block, with as few in vain as possible."""
-    t = TUNING
-    own = -(-steps // splits)
-
-    def cost(warps: int) -> tuple[bool, int, int]:
+def _parts(p: Packing, steps: int, splits: int) -> tuple[int, int] | None:
+    """(warps, steps of each) of a block, with as few in vain as possible; None where blocks of a
+    cluster would share groups."""
+    t, own, found = TUNING, -(-steps // splits), list[tuple[int, int]]()
+    for warps in range(t.max_warps, t.min_warps - 1, -1):
         each = -(-own // warps)
-        straddles = bool(p.header) and warps * each * MMA_STEP_CHUNKS % p.group > 0
-        return straddles, warps * each, -warps
-
-    warps = min(range(t.min_warps, t.max_warps + 1), key=cost)
-    return warps, -(-own // warps)
+        if splits == 1 or not p.group or not warps * each * MMA_STEP_CHUNKS % p.group:
+            found.append((warps, each))
+    return min(found, key=lambda x: x[0] * x[1], default=None)
 
 
-def row_words(p: Packing, chunks: int) -> int:
-    """Words of so many chunks, and the headers of their groups."""
-    return chunks + (chunks // p.group if p.header else 0)
+def is_supported(p: Packing) -> bool:
+    """Codes of four bits, whose groups are steps of a warp or longer."""
+    return p.bits == CODE_BITS and not p.header and p.group % MMA_STEP_CHUNKS == 0
 
 
 def choose_tile(
@@ -114,29 +110,34 @@ def choose_tile(
     """As few splits of k as leave registers for vectors, room for two tiles, and most SMs busy.
     None where no number of splits does, or where there are few rows."""
     t, steps = TUNING, -(-chunks // MMA_STEP_CHUNKS)
-    if vectors < t.min_vectors or (p.header and p.group % MMA_STEP_CHUNKS):
+    if vectors < t.min_vectors or not is_supported(p):
         return None
-    all_mmas, found = -(-vectors // MMA_VECTORS), list[RingTile]()
-    splits = 1
+    all_mmas, found, splits = -(-vectors // MMA_VECTORS), list[RingTile](), 1
+    vector_blocks = -(-all_mmas // t.max_mmas)
+    mmas = -(-all_mmas // vector_blocks)
     while splits <= min(t.max_splits, max_splits) and t.min_warps * splits <= steps:
-        warps, each = _parts(p, steps, splits)
-        vector_blocks = -(-all_mmas // t.max_mmas)
-        mmas = -(-all_mmas // vector_blocks)
-        whole = not p.header or warps * each * MMA_STEP_CHUNKS % p.group == 0
-        kept = each * mmas * (QUAD * p.values // 2)
-        if whole and each >= t.min_steps and kept <= t.vector_words:
-            shape = RingTile(mmas, vector_blocks, splits, warps, each)
-            own = _fit(cores, -(-rows // MMA_ROWS), vectors, p, shape)
+        parts = _parts(p, steps, splits)
+        if parts is not None and _keeps(p, parts[1], mmas):
+            shape = RingTile(mmas, vector_blocks, splits, *parts)
+            own = _fit(cores, -(-rows // MMA_ROWS), vectors, shape)
             found += [own] if own.stages > 1 else []
             if own.stages > 1 and own.use(cores) >= t.min_use:
                 break
         splits *= 2
     best = max(found, key=lambda own: own.use(cores), default=None)
-    enough = best is not None and best.tiles >= t.min_tiles and best.use(cores) >= t.least_use
-    return best if enough else None
+    if best is None or best.use(cores) < t.least_use:
+        return None
+    nbytes = best.block_rows * best.span * WORD_BYTES
+    return best if nbytes >= t.min_block_bytes else None
 
 
-def _fit(cores: int, row_tiles: int, vectors: int, p: Packing, shape: RingTile) -> RingTile:
+def _keeps(p: Packing, steps: int, mmas: int) -> bool:
+    """Registers hold a warp's part of the vectors, and that is long enough."""
+    words = steps * mmas * (QUAD * p.values // 2)
+    return steps >= TUNING.min_steps and words <= TUNING.vector_words
+
+
+def _fit(cores: int, row_tiles: int, vectors: int, shape: RingTile) -> RingTile:
     """Tiles of rows, and stages of the ring."""
     t = TUNING
     clusters = max(1, t.blocks_per_core * cores // (shape.splits * shape.vector_blocks))
@@ -144,7 +145,7 @@ def _fit(cores: int, row_tiles: int, vectors: int, p: Packing, shape: RingTile) 
     of_rows = MMA_ROWS * held * float32.itemsize
     if shape.splits > 1:
         per_block = max(1, min(per_block, t.partial_bytes // of_rows))
-    tile_bytes = MMA_ROWS * row_words(p, shape.span) * WORD_BYTES
+    tile_bytes = MMA_ROWS * shape.span * WORD_BYTES
     rows = 1
     while rows < min(per_block, t.max_rows) and rows * tile_bytes <= t.stage_bytes:
         rows *= 2
