@@ -19,7 +19,8 @@ from numus.runtime.cpu.sequential import sequential
 from numus.target import Target
 
 # Measured on a 2-core x86-64 (Cascade Lake, 1 MiB of L2).
-MAX_COLUMNS = 1 << 21  # beyond, a panel has too few entries for each line of the vector
+MAX_COLUMNS = 1 << 20  # beyond, a panel has too few entries for each line of the vector
+MIN_ROW_ENTRIES = 8  # on average; shorter rows take as long without blocks
 PANELS_PER_CORE = 4
 MAX_ROW_SHARE = 8  # a row has at most one of this many parts of a panel
 ELEMENT_BYTES = 4  # of a vector of which the size is compared with the L2 cache
@@ -71,7 +72,8 @@ def column_blocks(
     three products."""
     nnz, longest = indices.size, int(np.diff(pointers).max(initial=0))
     is_large = target.l2_bytes <= ELEMENT_BYTES * columns and columns <= MAX_COLUMNS
-    is_long = nnz >= PANELS_PER_CORE * PANEL_ENTRIES * max(1, target.num_cores)
+    least = PANELS_PER_CORE * PANEL_ENTRIES * max(1, target.num_cores)
+    is_long = nnz >= max(least, MIN_ROW_ENTRIES * (pointers.size - 1))
     if not (is_large and is_long) or longest * MAX_ROW_SHARE > PANEL_ENTRIES:
         return None
     if not (_is_scattered(indices) and _is_valid(columns, pointers, indices)):
