@@ -12,7 +12,7 @@ import numpy as np
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.graphs.edges import EdgeIndex, as_edges
+from numus.graphs.edges import EdgeIndex, as_edges, on_edges
 from numus.shapes import as_int
 from numus.sparse.entries import extremes
 from numus.sparse.products import product
@@ -180,7 +180,8 @@ def pagerank(
         raise ValueError(f"pagerank: a damping of {damping} is not between 0 and 1")
     edges = as_edges(edge_index, num_nodes)
     n, pattern = edges.num_nodes, edges.pattern
-    weight = nm.ones((edges.num_edges,)) if edge_weight is None else nm.asarray(edge_weight)
+    given = nm.ones((edges.num_edges,)) if edge_weight is None else edge_weight
+    weight = on_edges("pagerank", edges, given, single=True)
     with nm.no_grad():
         values = edges.by_rows(weight)
         backward = edges.reversed

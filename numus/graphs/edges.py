@@ -166,8 +166,10 @@ class EdgeIndex:
         >>> graphs.EdgeIndex([[0, 1], [1, 0]], 2).adjacency().to_dense().tolist()
         [[0.0, 1.0], [1.0, 0.0]]
         """
-        values = nm.ones((self.num_edges,)) if edge_weight is None else self.by_rows(edge_weight)
-        return SparseTensor(CSR(self.pattern), values)
+        if edge_weight is None:
+            return SparseTensor(CSR(self.pattern), nm.ones((self.num_edges,)))
+        weight = on_edges("adjacency", self, edge_weight, single=True)
+        return SparseTensor(CSR(self.pattern), self.by_rows(weight))
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -221,4 +223,18 @@ def as_edges(edge_index: Any, num_nodes: int | tuple[int, int] | None = None) ->
         raise ShapeError(
             f"{found!r} with features of {sizes} nodes; give it num_nodes= when it is made"
         )
+    return found
+
+
+def on_edges(
+    op: str, edges: EdgeIndex, given: Any, *, single: bool = False, like: Tensor | None = None
+) -> Tensor:
+    """What each edge has, one number with `single`; in the dtype and on the device of `like`."""
+    if like is None:
+        found = nm.asarray(given)
+    else:
+        found = nm.asarray(given, dtype=like.dtype, device=like.device)
+    shape = tuple(found.shape)
+    if shape[:1] != (edges.num_edges,) or (single and len(shape) > 1):
+        raise ShapeError(f"{op}: weights of shape {shape} for {edges.num_edges} edges")
     return found

@@ -8,7 +8,7 @@ import numpy as np
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.graphs.edges import EdgeIndex, as_edges
+from numus.graphs.edges import EdgeIndex, as_edges, on_edges
 from numus.graphs.messages import propagate
 from numus.sparse.pattern import Array
 from numus.sparse.tensor import SparseTensor
@@ -45,7 +45,7 @@ def add_self_loops(
     looped, keep = edges.looped
     if edge_weight is None:
         return looped, None
-    weight = nm.asarray(edge_weight)
+    weight = on_edges("add_self_loops", edges, edge_weight)
     loops = np.flatnonzero(edges.is_loop)
     own = nm.full((min(edges.sizes), *weight.shape[1:]), fill_value, dtype=weight.dtype,
                   device=weight.device)  # fmt: skip
@@ -73,8 +73,10 @@ def remove_self_loops(
     """
     edges = as_edges(edge_index, num_nodes)
     keep = np.flatnonzero(~edges.is_loop)
-    weight = None if edge_weight is None else _rows(nm.asarray(edge_weight), keep)
-    return edges.selected(keep), weight
+    if edge_weight is None:
+        return edges.selected(keep), None
+    weight = on_edges("remove_self_loops", edges, edge_weight)
+    return edges.selected(keep), _rows(weight, keep)
 
 
 def to_undirected(edge_index: Any, *, num_nodes: int | None = None) -> EdgeIndex:

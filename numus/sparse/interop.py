@@ -107,6 +107,8 @@ def _host(x: Any) -> Any:
     """A PyTorch tensor, or anything with its methods, as a NumPy array."""
     for step in ("detach", "cpu"):
         x = getattr(x, step)() if hasattr(x, step) else x
+    if str(getattr(x, "dtype", "")) == "torch.bfloat16":  # which NumPy has no dtype for
+        return np.asarray(nm.from_dlpack(x))
     return np.asarray(x)
 
 
@@ -118,7 +120,9 @@ def to_torch(a: SparseTensor) -> Any:
     """
     torch = importlib.import_module("torch")
     a = a.to_csr() if a.format == "dia" else a
-    s, values = a.structure, torch.from_numpy(a.values.numpy())
+    s, host = a.structure, a.values.to("cpu")
+    is_bfloat16 = a.dtype is nm.bfloat16  # which NumPy has no dtype for
+    values = torch.from_dlpack(host).clone() if is_bfloat16 else torch.from_numpy(host.numpy())
     if isinstance(s, COO):
         return torch.sparse_coo_tensor(
             torch.from_numpy(s.indices.astype(np.int64)), values, s.shape

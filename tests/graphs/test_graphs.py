@@ -245,3 +245,22 @@ def test_orders_of_many_edges_are_found_when_they_are_needed(monkeypatch):
     dense = np.zeros((9, 9))
     np.add.at(dense, (pairs[1], pairs[0]), weight.numpy())
     np.testing.assert_allclose(by_weights.numpy(), 2 * dense.T @ (dense @ x.numpy()), rtol=1e-11)
+
+
+WEIGHTED = {
+    "gcn": lambda p, w: graphs.GCNConv(4, 2)(nm.ones((10, 4)), p, w),
+    "appnp": lambda p, w: graphs.APPNP(2, 0.1)(nm.ones((10, 4)), p, w),
+    "cheb": lambda p, w: graphs.ChebConv(4, 2, 2)(nm.ones((10, 4)), p, w),
+    "laplacian": lambda p, w: graphs.laplacian(p, w, num_nodes=10),
+    "pagerank": lambda p, w: graphs.pagerank(p, 0.85, w, num_nodes=10),
+    "loops": lambda p, w: graphs.add_self_loops(p, w, num_nodes=10),
+    "adjacency": lambda p, w: graphs.EdgeIndex(p, 10).adjacency(w),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize("count", [5, 35])
+def test_weights_are_one_for_each_edge(name, count):
+    pairs = np.random.default_rng(0).integers(0, 10, (2, 30))
+    with pytest.raises(ShapeError, match=rf"weights of shape \({count},\) for 30 edges"):
+        WEIGHTED[name](pairs, nm.ones(count))

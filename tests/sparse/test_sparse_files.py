@@ -124,3 +124,14 @@ def test_integers_of_matrix_market_are_exact(tmp_path):
     (tmp_path / "c.mtx").write_text(text.replace("unsigned-", ""))
     with pytest.raises(sparse.FormatError, match="something else"):
         sparse.mmread(tmp_path / "c.mtx")
+
+
+def test_torch_bfloat16():
+    torch = pytest.importorskip("torch")
+    whole = torch.tensor([[0.0, 1.5, 0.0], [-2.0, 0.0, 3.0]]).bfloat16()
+    for layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):
+        a = sparse.from_torch(whole.to_sparse(layout=layout))
+        assert a.dtype is nm.bfloat16
+        back = sparse.to_torch(a)
+        assert back.layout is layout
+        assert torch.equal(back.to_dense(), whole)

@@ -11,7 +11,7 @@ import numpy as np
 import numus as nm
 from numus import nn
 from numus.errors import ShapeError
-from numus.graphs.edges import EdgeIndex, as_edges
+from numus.graphs.edges import EdgeIndex, as_edges, on_edges
 from numus.graphs.messages import reduced, reduced_entries
 from numus.graphs.operators import add_self_loops, degree, edges_on
 from numus.nn import init
@@ -117,7 +117,7 @@ def normalized(
             return lambda x: reduced(pattern, None, x, "sum")
         scale = _inverse_root(looped, like)
         return lambda x: scale * reduced(pattern, None, scale * x, "sum")
-    weight = nm.asarray(edge_weight, dtype=like.dtype, device=like.device)
+    weight = on_edges("edge_weight", edges, edge_weight, single=True, like=like)
     if not normalize:
         return lambda x: reduced(edges.pattern, edges.by_rows(weight), x, "sum")
     if loops:
