@@ -126,6 +126,7 @@ def test_integers_of_matrix_market_are_exact(tmp_path):
         sparse.mmread(tmp_path / "c.mtx")
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
 def test_torch_bfloat16():
     torch = pytest.importorskip("torch")
     whole = torch.tensor([[0.0, 1.5, 0.0], [-2.0, 0.0, 3.0]]).bfloat16()
