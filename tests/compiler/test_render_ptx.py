@@ -393,6 +393,21 @@ def test_dependent_launch_has_no_invariant_loads(machine):
     assert "ld.global.nc" in older
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_nothing_uses_early_loads_before_the_wait(machine, dtype):
+    """An instruction that takes a loaded word, if only to join its halves, waits for memory."""
+    x, w = (nm.zeros(s, dtype=dtype, device="ptx") for s in ((1, 2048), (2048, 2048)))
+    nm.eval(x, w)
+    machine.made.clear()
+    nm.eval(nm.jit(lambda x, w: x @ w.T)(x, w))
+    ((_, text),) = machine.made
+    ahead = text[: text.index("griddepcontrol.wait")]
+    loads = re.findall(r"ld\.global\.v4\.\w+\s*\{(.*?)\}", ahead)
+    assert len(loads) >= 4
+    for name in ", ".join(loads).split(", "):
+        assert len(re.findall(rf"{name}\b", ahead)) == 1, name
+
+
 def test_old_and_new_devices():
     for capability in (70, 75, 80, 86, 89, 90, 100, 120, 199):
         assembler = Assembler(capability)

@@ -159,6 +159,8 @@ class ThreadExpressions(ThreadContext):
             return self.each(e.args, lambda s, x, y: self._mixed(x, y))
         if e.op == "or" and e.dtype is dt.uint32 and (words := self._joined(e)):
             return Value(words, True)
+        if (found := self._half_as_float(e)) is not None:
+            return found
         if e.op == "or" and _is_masked(e.args[0]) and e.args[1].op == "const":
             mask, bits = e.args[0].args[1].attr, e.args[1].attr
             return self.each(e.args[0].args[:1], lambda s, x: self._masked_or(x, mask, bits))
@@ -253,6 +255,23 @@ class ThreadExpressions(ThreadContext):
     def _widened(self, word: str, upper: int) -> str:
         bits = self.t.new(f"and i32 {word}, -65536" if upper else f"shl i32 {word}, 16")
         return self.t.new(f"bitcast i32 {bits} to float")
+
+    def _half_as_float(self, e: ir.Expr) -> Value | None:
+        """A float16 in half of a word as float32, opaque to LLVM, which would take words apart long
+        before."""
+        if e.op != "cast" or e.dtype is not dt.float32 or e.args[0].op != "bitcast":
+            return None
+        bits = e.args[0].args[0]
+        if e.args[0].dtype is not dt.float16 or bits.op != "cast":
+            return None
+        word = bits.args[0]
+        is_upper = word.op == "lshr" and word.args[1].op == "const" and word.args[1].attr == 16
+        if word.dtype is not dt.uint32:
+            return None
+        take = f"mov.b32 {{low, high}}, $1; cvt.f32.f16 $0, {'high' if is_upper else 'low'};"
+        text = f'"{{ .reg .b16 low, high; {take} }}", "=f,r"'
+        args = word.args[:1] if is_upper else (word,)
+        return self.each(args, lambda s, x: self.t.new(f"call float asm {text}(i32 {x})"))
 
     def _rounded(self, x: str) -> str:
         """A float32 rounded to bfloat16 precision: packed with a zero lower half."""

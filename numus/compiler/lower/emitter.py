@@ -7,7 +7,7 @@ are scalar arguments, and equal numbers share one, so that index arithmetic canc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Container, Generator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -86,6 +86,7 @@ class Emitter:
         self.resident_blocks = 0  # of a multiprocessor, which registers are to suffice for
         self.stores_once = False  # each element of a result is stored a single time
         self.static = False  # sizes are constants of the code: for short code of few structures
+        self.fixed: Container[int] = ()  # of others, those that are
         self.alignment = 1  # divisible sizes are emitted as k * alignment: provably aligned
         self.bindings: dict[Value, Callable[[Index], Any]] = {}
         self.extents: Extents = {}
@@ -110,7 +111,7 @@ class Emitter:
 
     def dim(self, n: int) -> Expr:
         """A size, stride or offset: a symbolic dimension, passed at launch."""
-        if self.static or -1 <= n <= 1:
+        if self.static or n in self.fixed or -1 <= n <= 1:
             return const(n)
         if self.alignment > 1 and n > 1 and n % self.alignment == 0:
             multiple = ir.mul(self._dim(n // self.alignment), const(self.alignment))

@@ -38,6 +38,7 @@ class SplitTuning:
     combine_threads: int = 64
     min_busy: float = 0.75  # of the multiprocessors, by the clusters of all heads
     l2_reads: int = 4  # keys are read again while what all read is at most this part of L2
+    max_fixed_size: int = 257  # below it, sizes other than the number of keys are constants
 
 
 TUNING = SplitTuning()
@@ -77,7 +78,7 @@ class SplitKeys(InOrder):
         decay = split_combine.approx_decay if approximate else exp_decay
         e, reader, operands = self._operands(p, tiling.threads, heads)
         e.resident_blocks = tiling.resident_blocks
-        sizes = self._sizes(e, p, splits, found.chunk)
+        sizes = self._sizes(e, p, found)
         given = (tiling, sizes, dtype, ir.var("g"), operands)
         last = (_early(p), decay)
         if found.in_cluster:
@@ -91,7 +92,7 @@ class SplitKeys(InOrder):
         steps = [reader.kernel(self.name, first, batch * splits)]
         threads = TUNING.combine_threads
         e, reader, operands = self._operands(p, threads, heads)
-        sizes = self._sizes(e, p, splits, found.chunk)
+        sizes = self._sizes(e, p, found)
         partials = split_combine.Partials(*(e.buffer(x) for x in memory))
         counts = (queries, splits)
         second = split_combine.CombineKernel(
@@ -104,17 +105,17 @@ class SplitKeys(InOrder):
     ) -> tuple[Emitter, Reader, FwdOperands]:
         layouts = p.group.input_layouts(p.layouts)
         e = Emitter(layouts, block_size=threads)
+        # what a model has of heads: divisions by it would delay loads that wait for earlier kernels
+        e.fixed = set(range(TUNING.max_fixed_size)) - {p.dims[1], _visible_keys(p)}
         reader = Reader(p, e, dt.compute_dtype(p.inputs["q"].dtype))
         matrix = partial(gpu_operands.matrix, reader, layouts, updates=True)
         return e, reader, as_rows(reader.forward_operands(matrix), heads, p.dims[0])
 
-    def _sizes(
-        self, e: Emitter, p: AttentionProblem, splits: int, chunk: int
-    ) -> split_combine.SplitSizes:
+    def _sizes(self, e: Emitter, p: AttentionProblem, found: Split) -> split_combine.SplitSizes:
         *_, head_dim, value_dim = map(e.dim, p.dims)
-        return split_combine.SplitSizes(
-            e.dim(_visible_keys(p)), head_dim, value_dim, e.scalar_arg(splits), e.scalar_arg(chunk)
-        )
+        splits = ir.const(found.splits) if found.in_cluster else e.scalar_arg(found.splits)
+        keys, chunk = e.dim(_visible_keys(p)), e.scalar_arg(found.chunk)
+        return split_combine.SplitSizes(keys, head_dim, value_dim, splits, chunk)
 
 
 def plan(p: AttentionProblem) -> Split:

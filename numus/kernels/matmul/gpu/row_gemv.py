@@ -11,7 +11,7 @@ is staged in shared memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from numus import ir
 from numus.dtypes import DType
@@ -250,7 +250,6 @@ class RowGemv:
         `aligned`, or loaded element by element."""
         s = self.shape
         out: list[Stmt] = [ir.Set(c, const(0, s.dtype)) for c in self.sums]
-        along = AlongK(WARP, s.vector, s.unroll, length, k % s.iteration == 0, TRUE)
         both = self.aligned & aligned
         lane = ir.var("k_lane")
 
@@ -258,10 +257,12 @@ class RowGemv:
             return lambda at, count: self._step(vector, lane, at, count, vectorised)
 
         if self.words:
-            out += problem.when(both, lambda: _of_block(lane, self._pipeline(along, vector, lane)))
+            steps = self._pipeline(k, length, vector, lane)
+            out += problem.when(both, lambda: _of_block(lane, steps))
         else:
+            along = AlongK(WARP, s.vector, s.unroll, length, k % s.iteration == 0, TRUE)
             out += problem.when(both, lambda: _of_block(lane, along.loop(lane, step(True), "k")))
-        slow = replace(along, unroll=1, whole=k % s.step == 0)
+        slow = AlongK(WARP, s.vector, 1, length, k % s.step == 0, TRUE)
         return out + problem.when(~both, lambda: _of_block(lane, slow.loop(lane, step(False), "k")))
 
     def finish(self, lane: Expr, epilogue: Epilogue) -> list[Stmt]:
@@ -283,25 +284,26 @@ class RowGemv:
             sets += ir.sets(own, packed(names))
         return out + sets
 
-    def _pipeline(self, along: AlongK, vector: LoadVector, lane: Expr) -> list[Stmt]:
-        """A ring of registers: what was multiplied gives way to what comes an iteration later."""
-        s = self.shape
-        at, rest = ir.var("k_at"), ir.var("k_rest")
+    def _pipeline(self, k: int, length: Expr, vector: LoadVector, lane: Expr) -> list[Stmt]:
+        """A ring of registers: what was multiplied gives way to what comes an iteration later. The
+        last iteration may have less: its vectors past the end are predicated off."""
+        s, at = self.shape, ir.var("k_at")
         many, first = s.iteration, lane % WARP * s.vector
-        stop = along.k if along.whole else along.k // many * many
+        stop = (length - 1) // many * many  # of those with all vectors, ahead of the last one
+        whole = [(u + 1) * s.step <= (k - 1) % many + 1 for u in range(s.unroll)]
+
+        def inside(u: int, place: Expr, body: list[Stmt]) -> list[Stmt]:
+            return body if whole[u] else [ir.If(place < length, body)]
+
         inner, last = list[Stmt](), list[Stmt]()
         for u in range(s.unroll):
             ahead = u * s.step
+            coming = at + (many + ahead)
             inner += self._multiply(vector, u, at + ahead, f"x{u}")
-            inner += self._load(lane, u, at + (many + ahead))
-            last += self._multiply(vector, u, stop - many + first + ahead, f"last{u}")
-        loop = ir.For(at, first, stop - many, "serial", inner, step=const(many))
-        body: list[Stmt] = [loop, *last]
-        if not along.whole:
-            steps = self._step(vector, lane, rest, 1, True)
-            by = const(s.step)
-            body.append(ir.For(rest, stop + first, along.k, "serial", steps, step=by))
-        return body
+            inner += inside(u, coming, self._load(lane, u, coming))
+            at_last = stop + first + ahead
+            last += inside(u, at_last, self._multiply(vector, u, at_last, f"last{u}"))
+        return [ir.For(at, first, stop, "serial", inner, step=const(many)), *last]
 
     def _multiply(self, vector: LoadVector, u: int, at: Expr, tag: str) -> list[Stmt]:
         """Add the products of a loaded vector of each row."""
