@@ -44,6 +44,31 @@ def test_projections_of_one_vector_share_a_launch(machine):
     assert len(blocks) == 3
 
 
+def test_one_more_block_is_resident_where_many_would_load_late():
+    target = dataclasses.replace(simt_machine.HOPPER, num_cores=8)
+    devices.BACKENDS["joining_five"] = lambda index: simt_machine.Machine(target)
+    rng = np.random.default_rng(4)
+
+    def resident(*rows):
+        """Of the kernel of products with matrices of so many rows, of which a block has four."""
+        shapes = ((1, 256), *((n, 256) for n in rows))
+        given = [nm.asarray(rng.random(s), "float32", device="joining_five") for s in shapes]
+        nm.eval(*given)
+        launched = nm.device("joining_five").runtime.launched
+        launched.clear()
+        got = nm.jit(lambda x, *ws: tuple(x @ w.T for w in ws))(*given)
+        nm.eval(*got)
+        (program,) = launched
+        for y, w in zip(got, given[1:], strict=True):
+            np.testing.assert_allclose(y.numpy(), given[0].numpy() @ w.numpy().T, rtol=1e-5)
+        return program.kernel.resident_blocks
+
+    assert resident(96, 64) == 5  # 8 blocks more than four of each multiprocessor
+    assert resident(64, 64, 65) == 0  # as many as begin at once, and one
+    assert resident(64, 68) == 0  # one more
+    assert resident(128, 64) == 0  # too many for five
+
+
 def test_packed_blocks_are_not_joined_with_blocks_that_share_memory():
     """Packed blocks of a warp are one CTA: they would overwrite each other's shared memory."""
     target = dataclasses.replace(simt_machine.HOPPER, num_cores=132)

@@ -29,6 +29,10 @@ class HorizontalTuning:
     max_kernels: int = 4  # that share a launch
     max_scratch_bytes: int = 8 << 10  # of a kernel
     l2_divisor: int = 4  # bytes of a kernel that is launch-bound: up to this part of L2
+    # Blocks of an SM that load ahead of their wait; one more where many would begin later, and
+    # wait for memory once again.
+    early_blocks: int = 4
+    late_blocks_divisor: int = 16
 
 
 TUNING = HorizontalTuning()
@@ -87,11 +91,12 @@ class HorizontalFusion:
 
     def join(self, steps: Sequence[LoweredKernel]) -> LoweredKernel:
         """One step that does the work of several."""
-        key = tuple(id(step.kernel) for step in steps)
+        counts = [_block_count(step) for step in steps]
+        resident = self._resident_blocks(steps, sum(counts))
+        key = (*(id(step.kernel) for step in steps), resident)
         kernel = self._made.get(key)
         if kernel is None:
-            kernel = self._made[key] = _joined([step.kernel for step in steps])
-        counts = [_block_count(step) for step in steps]
+            kernel = self._made[key] = _joined([step.kernel for step in steps], resident)
         return LoweredKernel(
             kernel,
             [v for step in steps for v in step.buffers],
@@ -99,6 +104,13 @@ class HorizontalFusion:
             -(-sum(counts) // kernel.packed_blocks),
             [x for step in steps for x in step.scratch],
         )
+
+    def _resident_blocks(self, steps: Sequence[LoweredKernel], blocks: int) -> int:
+        given, cores = steps[0].kernel.resident_blocks, self._target.num_cores
+        late = blocks - TUNING.early_blocks * cores
+        many = blocks < late * TUNING.late_blocks_divisor and late <= cores
+        early = any(loads_before_wait(step.kernel) for step in steps)
+        return TUNING.early_blocks + 1 if many and early else given
 
 
 def _exchanges(kernel: ir.Kernel) -> bool:
@@ -127,7 +139,7 @@ def _block_count(step: LoweredKernel) -> int:
     return ir.evaluate_size(loop.stop, dict(zip(slots, step.scalars, strict=True)))
 
 
-def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
+def _joined(kernels: Sequence[ir.Kernel], resident_blocks: int = 0) -> ir.Kernel:
     block = ir.var("joint_block")
     copies = [_Copy(k, f"_{i}") for i, k in enumerate(kernels)]
     counts = [ir.scalar(f"s_blocks{i}", dt.int64) for i in range(len(kernels))]
@@ -154,7 +166,7 @@ def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
         tuple(note for k in kernels for note in k.notes),
         block_size=like.block_size,
         packed_blocks=max(k.packed_blocks for k in kernels),
-        resident_blocks=like.resident_blocks,
+        resident_blocks=resident_blocks,
     )
 
 
