@@ -42,8 +42,9 @@ def _tile(p: PackedGemvProblem) -> RingTile | None:
     # warps compute a vector's norm and several products of it
     alone = p.vectors > 1 or len(products_of(p.group)) == 1
     found = strided_view(codes, p.layouts)
-    in_memory = matrix_layout(x, p.layouts, 1) is not None and found is not None
-    if not (alone and in_memory and p.target.async_copy) or found.strides[2] != 1:
+    if not (alone and p.target.async_copy) or matrix_layout(x, p.layouts, 1) is None:
+        return None
+    if found is None or found.strides[2] != 1:
         return None
     cores, clusters = p.target.num_cores, p.target.max_cluster_size
     return choose_tile(cores, p.rows, p.vectors, p.chunks, p.packing, clusters)
