@@ -40,6 +40,17 @@ def test_long_columns_are_reduced_first(machine):
     np.testing.assert_allclose(found, softmax(x, 0), rtol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_first_of_equal_elements_is_found_whichever_thread_met_it(name):
+    """Threads combine every n-th split of a column; ties go to the first row."""
+    target = replace(simt_machine.HOPPER, forward_progress=True, num_cores=132)
+    devices.BACKENDS["many_cores"] = lambda index: simt_machine.Machine(target)
+    x = RNG.integers(0, 3, (5000, 20)).astype(np.float16)
+    x[:40] = 1
+    found = getattr(nm, name)(nm.asarray(x, device="many_cores"), axis=0).numpy()
+    np.testing.assert_array_equal(found, getattr(np, name)(x, axis=0))
+
+
 def normalised(x):
     return (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
 

@@ -142,7 +142,8 @@ class CombineKernel:
         for i, r in numbered:
             totals = [ir.Register(f"total{i}_{n}", x.dtype, True) for n, x in enumerate(parts[i])]
             at = ir.add(ir.mul(k, rows), j)
-            merged = reducer(r).merge(ir.reads(totals), [ir.load(b, at) for b in shared[i]])
+            found = [ir.load(b, at) for b in shared[i]]  # of splits that are not in order
+            merged = reducer(r).combine(ir.reads(totals), found)
             step, _ = ir.assign(totals, merged, f"t{i}")
             body += [*self._initial(r, totals), ir.For(k, ZERO, const(lanes), "serial", step)]
             body += self._finish(i, r, totals)
