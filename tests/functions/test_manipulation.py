@@ -291,23 +291,3 @@ def test_an_axis_that_is_not_there_is_an_index_error_too():
         nm.expand_dims(nm.asarray(count((2, 3))), axis=3)
     with pytest.raises(ValueError, match="axis -3 is out of range"):
         nm.flip(nm.asarray(count((2, 3))), axis=-3)
-
-
-@pytest.mark.parametrize("shape", [(64,), (3, 130), (2, 64, 65)])
-def test_long_periods(shape):
-    """Periods along the last axis are joined on CPUs, where they are long enough."""
-    a = np.random.default_rng(0).standard_normal(shape)
-    x = nm.asarray(a)
-    last = shape[-1]
-    for shift in (1, -1, 5, last - 1, last, 3 * last + 7):
-        np.testing.assert_array_equal(nm.roll(x, shift, -1), np.roll(a, shift, -1))
-        np.testing.assert_array_equal(nm.roll(x, shift), np.roll(a, shift))
-    for repetitions in (2, 8, 9, (2, 3), (3, 1, 2), (2, 0)):
-        np.testing.assert_array_equal(nm.tile(x, repetitions), np.tile(a, repetitions))
-    for low, high in ((0, 3), (4, 0), (last, 1), (2 * last + 3, 3 * last - 1), (9 * last, 2)):
-        width = ((0, 0),) * (len(shape) - 1) + ((low, high),)
-        got = nm.pad(x, width, mode="wrap")
-        np.testing.assert_array_equal(got, np.pad(a, width, mode="wrap"))
-    weight = np.random.default_rng(1).standard_normal(shape)
-    gradient = nm.grad(lambda x: (nm.roll(nm.exp(x), 5, -1) * weight).sum())(x)
-    np.testing.assert_allclose(gradient, np.exp(a) * np.roll(weight, -5, -1))

@@ -22,14 +22,11 @@ from numus.primitives import views
 from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.indexing import scatter
 from numus.primitives.scan import scan
-from numus.primitives.structure import concat, copy
-from numus.runtime.devices import default
+from numus.primitives.structure import copy
 from numus.shapes import Shape, as_int, normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["pad", "repeat", "repeat_interleave", "roll", "tile"]
-
-_MIN_JOINED, _MAX_JOINED = 64, 8  # elements of a period, and periods; measured on a Cascade Lake
 
 
 @spelled
@@ -120,9 +117,6 @@ def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Tensor:
     rank = max(len(times), node.ndim)
     times = (1,) * (rank - len(times)) + times
     shape = (1,) * (rank - node.ndim) + node.shape
-    if node.ndim and _are_joined(node, node.ndim - 1, times[-1]):
-        node = concat((node,) * times[-1], node.ndim - 1)
-        times, shape = (*times[:-1], 1), (*shape[:-1], node.shape[-1])
     wide = views.reshape(node, tuple(n for extent in shape for n in (1, extent)))
     wide = broadcast(wide, tuple(n for pair in zip(times, shape, strict=True) for n in pair))
     return computed(views.reshape(wide, tuple(t * n for t, n in zip(times, shape, strict=True))))
@@ -160,25 +154,11 @@ def _roll(node: Node, shift: int, axis: int) -> Node:
     return cycle(node, axis, start, extent) if start else node
 
 
-def _are_joined(node: Node, axis: int, parts: int) -> bool:
-    """Periods along lanes of a CPU are parts of their own: a periodic index would be a division
-    for every element, and no vector load (`roll` of 2^20 elements took 2 ms instead of 0.4)."""
-    if (node.device or default.device).runtime.target.simt:
-        return False
-    return axis == node.ndim - 1 and node.shape[axis] >= _MIN_JOINED and 1 < parts <= _MAX_JOINED
-
-
 def cycle(node: Node, axis: int, start: int, count: int) -> Node:
-    """`count` elements from `start` on along a periodic axis."""
+    """`count` elements from `start` on along a periodic axis: a view."""
     shape = node.shape
     extent = shape[axis]
     start %= extent
-    ends = (*range(extent, start + count, extent), start + count)
-    if _are_joined(node, axis, len(ends)):
-        starts = (start, *ends[:-1])
-        sizes = ((first % extent, end - first) for first, end in zip(starts, ends, strict=True))
-        parts = (views.take_range(node, axis, first, first + size) for first, size in sizes)
-        return concat(tuple(parts), axis)
     laps = -(-(start + count) // extent)
     wide = views.reshape(node, (*shape[:axis], 1, *shape[axis:]))
     wide = broadcast(wide, (*shape[:axis], laps, *shape[axis:]))
