@@ -44,7 +44,7 @@ def _sums_columns(group: FusionGroup) -> bool:
 
 
 def _has_rows(group: FusionGroup, target: Target) -> bool:
-    """Rows that registers hold, so many that a block takes several."""
+    """Rows that registers hold, several to a block."""
     if group.kind != "loop" or not group.axes:
         return False
     sums = column_sums_of(group)

@@ -47,8 +47,7 @@ class LaunchTuning:
     single_kernel_l2_share: int = 16  # one kernel that moves up to 1/16 of L2 is launch-bound
     # Percent of a multiprocessor's shared memory that kernels of a list ask for where some load
     # ahead of their wait: two run side by side only where both divide its memory alike.
-    early_carveout: int = 50
-    early_ring_carveout: int = 100  # where a kernel loads into shared memory ahead
+    early_carveout: tuple[int, int] = (50, 100)  # the latter where one loads into that memory
     # Fast calls recycle results up to 2**-16 of the device's memory: a thousand are 1.5 % of it.
     recycled_memory_shift: int = 16
     # Small results that are ready long before the list ends (a loss, before its gradients) can be
@@ -108,12 +107,10 @@ class CudaLaunchList(LaunchList):
         self._format = struct.Struct(f"={addresses}Q{formats}")
         self._pack = self._format.pack_into
         self._shared, self._global_scratch = self._place_scratch()
-        if any(step.program.loads_early for step in steps):
-            early = (step.program for step in steps if step.program.loads_early)
-            rings = any(program.shared_bytes for program in early)
-            percent = TUNING.early_ring_carveout if rings else TUNING.early_carveout
+        if early := [step.program for step in steps if step.program.loads_early]:
+            into_shared_memory = any(program.shared_bytes for program in early)
             for step in steps:
-                step.program.prefer_carveout(percent)
+                step.program.prefer_carveout(TUNING.early_carveout[into_shared_memory])
         self._no_scratch = [0] * len(self._scratch)
         self._early_steps = self._find_early_results()
         self._free: list[_CommandBuffer] = []
@@ -473,9 +470,8 @@ def _tensor_map(
         _TABLES, initial=encoded + layout.ENCODED_WORDS
     )
     constants = sizes + 3 * layout.MAP_SIZES
-    axes = len(tensor.corners) // 2
-    corners = tensor.corners[:axes], tensor.corners[axes:]
-    tables = {box: tensor.box, steps: tensor.steps, lower: corners[0], upper: corners[1]}
+    corners, axes = tensor.corners, len(tensor.corners) // 2
+    tables = {box: tensor.box, steps: tensor.steps, lower: corners[:axes], upper: corners[axes:]}
     for table, numbers in tables.items():
         for i, number in enumerate(numbers):
             ctypes.c_int32.from_address(at(table) + 4 * i).value = number

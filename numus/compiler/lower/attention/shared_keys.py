@@ -56,7 +56,7 @@ def _evaluate(e: Expr, n: Expr, numbers: np.ndarray) -> np.ndarray | None:
 
 
 def as_rows(o: FwdOperands, heads: int, queries: int) -> FwdOperands:
-    """Operands of matrices with the queries of so many heads each."""
+    """Operands of matrices with the queries of `heads` heads each."""
     if heads == 1:
         return o
 

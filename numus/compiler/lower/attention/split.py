@@ -154,7 +154,7 @@ def _widths(p: AttentionProblem) -> list[tuple[str, int]]:
 def _tiling(
     p: AttentionProblem, heads: int, strided: bool
 ) -> tuple[split_block.SplitTile, Any] | None:
-    """Of the queries of so many heads: for tensor cores, where they multiply the operands."""
+    """Of the queries of a number of heads: for tensor cores, where they multiply the operands."""
     queries, *rest = p.dims
     dtypes = {p.inputs[name].dtype for name in "qkv"}
     multiplied = dtypes <= {dt.bfloat16, dt.float16} and {x.name for x in dtypes} <= p.target.mma

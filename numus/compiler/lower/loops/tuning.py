@@ -108,7 +108,7 @@ class LoopTuning:
     pair_max_unrolled: int = 16  # elements of the short axes of a row
     pair_matrix_rows: int = 32  # of a block, one after the other
     pair_max_simd_row: int = 1 << 10  # terms, whose operands stay in L1 for many rows,
-    pair_min_reads: int = 16  # by so many of them at least, that are transposed before;
+    pair_min_reads: int = 16  # by at least this many of them, that are transposed before;
     pair_vectors: int = 4  # of such rows side by side
     pair_max_registers: int = 72  # of the operands and results of a thread's rows
 

@@ -43,7 +43,7 @@ class FusedTuning:
     # Blocks of an SM: the longest ones start last, and without a causal mask the first ones of a
     # matrix begin one after the other.
     min_blocks: tuple[int, int] = (8, 4)  # without a causal mask, with one
-    # Of a thread, by heads up to so many columns: consumers, producers. With fewer ptxas would wait
+    # Of a thread, by the most columns of heads: consumers, producers. With fewer ptxas would wait
     # for every wgmma; what producers of large heads have no room for is in local memory.
     registers: tuple[tuple[int, tuple[int, int]], ...] = ((64, (224, 56)), (128, (240, 24)))
 

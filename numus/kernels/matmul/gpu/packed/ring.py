@@ -99,7 +99,7 @@ class Ring:
         return out + problem.when(~aligned, partial(self._elements, tile, slot, tag))
 
     def _copies(self, tile: Expr, slot: Expr, tag: str) -> list[Stmt]:
-        """Adjacent threads along a row, each a copy in every so many."""
+        """Adjacent threads along a row, each a copy at a time."""
         t, lane, out = self.tile, ir.var(f"{tag}_copy"), list[Stmt]()
         for part in self.parts:
             each, to = part.rows.each, part.to
