@@ -25,25 +25,26 @@ from tools.device_tests import OPS, run_tests
 # Tests that run on the device named in NUMUS_TEST_DEVICES, and those of its runtime.
 TESTS = (
     *OPS,
+    "tests/array_api/test_fft_extension.py",
+    "tests/array_api/test_linalg_extension.py",
     "tests/kernels/test_gpu_gemm.py",
     "tests/kernels/test_padded_gemm_conv.py",
     "tests/runtime/test_cuda.py",
 )
-_WHAT = "of the op table (values, gradients), all GEMM and convolution schedules and the runtime"
+_WHAT = (
+    "of the op table (values, gradients), the array API's extensions, all GEMM and convolution "
+    "schedules and the runtime"
+)
 PARTS = (
     *("tests", "engine", "programs", "sanitizer"),
     *("rows", "long", "gemm", "small", "attention", "families", "state"),
 )
 # All tests can run with another default device, except those that name theirs (an emulated GPU or
-# WebGPU), which are slow; the op table has run on the device already.
+# WebGPU), which are slow; the op table and the array API's extensions have run on the device.
 _NAMED = (
-    *("webgpu", "test_ops", "test_gpu_gemm", "test_implicit_gemm_conv", "test_vendor_matmul"),
-    *(
-        "test_wgmma_attention",
-        "test_attention_heads",
-        "test_scan_columns",
-        "test_topk_radix_select",
-    ),
+    *("webgpu", "test_ops", "_extension", "test_gpu_gemm", "test_implicit_gemm_conv"),
+    *("test_vendor_matmul", "test_wgmma_attention", "test_attention_heads", "test_scan_columns"),
+    "test_topk_radix_select",
 )
 ENGINE = ("tests", *(f"--ignore-glob=*{name}*" for name in _NAMED))
 

@@ -7,6 +7,7 @@ import gc
 import math
 import operator
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -323,6 +324,17 @@ def test_moving_and_converting():
     assert x.bool().tolist() == [True, True]
     assert x.to_dtype("int32").tolist() == [1, 2]
     assert x.tanh_act().tolist() == nm.tanh(x).tolist()
+
+
+def test_dtypes_are_those_of_the_device(monkeypatch):
+    from numus.functions.interop import namespace_info
+
+    target = SimpleNamespace(dtypes={"bool", "int32", "float32", "float16", "complex64"})
+    place = SimpleNamespace(runtime=SimpleNamespace(target=target))
+    monkeypatch.setattr(namespace_info, "as_device", lambda given: place)
+    info = nm.__array_namespace_info__()
+    assert set(info.dtypes(device="webgpu")) == {"bool", "int32", "float32", "complex64"}
+    assert set(info.dtypes(kind="real floating")) == {"float32"}
 
 
 @pytest.mark.on_cpu("tensors that stay there")

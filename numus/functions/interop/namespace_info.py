@@ -115,8 +115,9 @@ class __array_namespace_info__:  # noqa: N801
         return {**floats, "integral": dt.default_int, "indexing": dt.default_int}
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
-        """The standard's dtypes, all or those of a kind (see isdtype)."""
-        standard = (d for d in dt.ALL if d.name not in _BEYOND_THE_STANDARD)
+        """The standard's dtypes that a device has, all or those of a kind (see isdtype)."""
+        there = as_device(device).runtime.target.dtypes - {*_BEYOND_THE_STANDARD}
+        standard = (d for d in dt.ALL if d.name in there)
         return {d.name: d for d in standard if kind is None or isdtype(d, kind)}
 
 
