@@ -282,6 +282,13 @@ def inverse(p: Program, a: Number) -> Number:
     return p.number(scaled(conjugate(unit), size / squared(unit)))
 
 
+def over_exact_root(p: Program, x: Expr) -> Callable[[Expr], Expr]:
+    """Multiplication by 1 / √x, of subnormal numbers, too; by NaN where x is not positive."""
+    x = p.let(select(x > p.constant(0.0), x, p.constant(float("nan"))))
+    by = p.let(p.constant(1.0) / ir.sqrt(x))
+    return lambda a: a * by
+
+
 def over_root(p: Program, x: Expr) -> Callable[[Expr], Expr]:
     """Multiplication by 1 / √x: by an approximation, whose products are corrected. Of float64, x is
     a normal number. NaN where x is not positive."""

@@ -109,7 +109,7 @@ class BackwardKernel(BackwardBlock):
             ir.For(j, start, stop, "serial", self._block(j, stop)),
         ]
         for name in reversed(self.gradients):
-            out += self._epilogue(name)
+            out += self._epilogue(name, self.tiling.threads)
         return out
 
     def _load_registers(self) -> Stmt:
@@ -253,10 +253,10 @@ class BackwardKernel(BackwardBlock):
         body: list[Stmt] = [ir.Set(x, v) for x, v in zip(self.scores, masked, strict=True)]
         return self._lanes(lane, body)
 
-    def _epilogue(self, name: str) -> list[Stmt]:
+    def _epilogue(self, name: str, threads: int) -> list[Stmt]:
         acc, columns = self.gradients[name], self.s.value_dim if name == "v" else self.s.head_dim
         return smem_tiles.store_accumulators(
-            *(f"d{name}", self.tiling.threads, self.stage, 2 * len(acc)),
+            *(f"d{name}", threads, self.stage, 2 * len(acc)),
             lambda number, lane: self.scaled(name, ir.read(acc[number])),
             lambda row, column, x: self.o.writes[name](self.n, self.first + row, column, x),
             lambda row, column: (self.first + row < self.rows) & (column < columns),

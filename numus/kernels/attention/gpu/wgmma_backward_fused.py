@@ -227,7 +227,7 @@ class FusedKernel(BackwardKernel):
             ir.If(count > 0, [self._arrive(_ADDED, count - 1)]),
         ]
         for name in reversed(self.gradients):
-            out += self._epilogue(name)
+            out += self._epilogue(name, CONSUMERS)
         return out
 
     def _step(self, tile: Expr, i: Expr) -> list[Stmt]:
@@ -310,15 +310,6 @@ class FusedKernel(BackwardKernel):
             ir.If(begins, [self._lanes(lanes[0], stores)]),
             ir.If(~begins, [self._lanes(lanes[1], adds)]),
         ]
-
-    def _epilogue(self, name: str) -> list[Stmt]:
-        acc, columns = self.gradients[name], self.s.value_dim if name == "v" else self.s.head_dim
-        return smem_tiles.store_accumulators(
-            *(f"d{name}", CONSUMERS, self.stage, 2 * len(acc)),
-            lambda number, lane: self.scaled(name, ir.read(acc[number])),
-            lambda row, column, x: self.o.writes[name](self.n, self.first + row, column, x),
-            lambda row, column: (self.first + row < self.rows) & (column < columns),
-        )
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.ir import Expr, const, select
+from numus.ir import Expr, const
 from numus.kernels.factor.program import (
     VECTOR_BYTES,
     ZERO,
@@ -24,6 +24,7 @@ from numus.kernels.factor.program import (
     conjugate,
     fma,
     minus_product,
+    over_exact_root,
     over_root,
     real,
     scaled,
@@ -210,17 +211,11 @@ class _Step:
         registers = [p.register(lanes=True) for _ in found]
         p.do(*ir.sets(registers, found))
         with p.when(p.let(is_tiny)):
-            _, block, by = self._factorised(rows, self._over_exact_root)
+            _, block, by = self._factorised(rows, lambda pivot: over_exact_root(p, pivot))
             p.do(*ir.sets(registers, [part for row in block for x in row for part in x] + by))
         names = iter(p.number(ir.reads(registers)))
         block = [[tuple(next(names) for _ in x) for x in row] for row in block]
         return block, list(names)
-
-    def _over_exact_root(self, pivot: Expr) -> Callable[[Expr], Expr]:
-        p = self.p
-        pivot = p.let(select(pivot > p.constant(0.0), pivot, p.constant(float("nan"))))
-        by = p.let(p.constant(1.0) / ir.sqrt(pivot))
-        return lambda x: x * by
 
     def _factorised(
         self, rows: list[list[Number]], over_root: Callable[[Expr], Callable[[Expr], Expr]]

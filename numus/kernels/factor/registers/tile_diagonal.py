@@ -21,6 +21,7 @@ from numus.kernels.factor.program import (
     conjugate,
     fma,
     minus_product,
+    over_exact_root,
     over_root,
     scaled,
     zero,
@@ -107,7 +108,8 @@ class DiagonalTile:
             for pivot in pivots[1:]:
                 least = p.let(ir.minimum(least, self._high_word(pivot)))
             with p.when(p.let(least < const(TINY_EXPONENT << 20, dt.uint32))):
-                self._solve(e, self._over_exact_root)  # subnormal numbers would become zero
+                # subnormal numbers would become zero
+                self._solve(e, lambda pivot: over_exact_root(p, pivot))
             with p.when(p.let(e >= const(BLOCK))):  # others read the block
                 self._store(e, [tuple(ir.reads(registers)) for registers in self.vector])
 
@@ -146,12 +148,6 @@ class DiagonalTile:
             for q, at in enumerate(places):
                 pair = [x[part] for x in found[PAIR * q : PAIR * (q + 1)]]
                 self.layout.store(self.near.buffer, at, pair)
-
-    def _over_exact_root(self, pivot: Expr) -> Callable[[Expr], Expr]:
-        p = self.p
-        pivot = p.let(select(pivot > p.constant(0.0), pivot, p.constant(float("nan"))))
-        by = p.let(p.constant(1.0) / ir.sqrt(pivot))
-        return lambda x: x * by
 
     def _solved(
         self, lower: list[list[Number]], found: list[Number], over_root: OverRoot
